@@ -1,0 +1,154 @@
+"""The error tree, ordered by what happens next: that is what the reader of a log wants to know.
+
+HomunculusError
+├── SettingsError    the worker doesn't start: names the setting, what it got and what it accepts
+│   ├── TopicError       a topic exists with another shape, or can't be made
+│   └── DataFolderError  the data folder can't be read or written, or another worker holds it
+├── UsageError       the code that calls us is at fault: raised at once, where it calls
+├── RecordError      the record goes to dead-letters, its partition goes on
+│   ├── DecodeError      not JSON, or not of the topic's type
+│   ├── FieldError       a field is missing, null, not finite or of the wrong type, and has no default
+│   ├── KeyMismatchError the record's key isn't the session that its value names
+│   ├── UnknownModelError    the record asks for a model that no deployment knows
+│   ├── NoModelError     no model is live yet, and the wait for one is over
+│   └── OutputTooLargeError  what the record led to is larger than a record may be
+├── ModelError       the version that was live stays live
+│   ├── ModelNotFoundError   no such name or version in the store
+│   ├── ManifestError        manifest.json is missing, unreadable or contradicts the ONNX graph
+│   ├── TamperedError        a file's sha256 isn't the manifest's, or a path leaves the folder
+│   ├── ProviderMissingError the device that was asked for isn't there
+│   ├── GoldenMismatchError  the model doesn't compute what its golden examples say
+│   └── TransitionError      a deployment can't go from this stage to that one
+├── RequestRefusedError  a control request is answered by one alert; the running deployment stays
+├── TaskError        the partition's task is dropped and opened again from what is committed
+└── FatalError       the process exits at once, non-zero
+    ├── FencedError      another worker owns the partition now
+    └── WatchdogError    the consumer died quietly: no assignment, no progress, no commit
+"""
+
+from __future__ import annotations
+
+
+class HomunculusError(Exception):
+    """Everything that this project raises on purpose."""
+
+
+class SettingsError(HomunculusError):
+    """The worker doesn't start."""
+
+
+class TopicError(SettingsError):
+    """A topic exists with another shape than ours, or can't be created."""
+
+
+class DataFolderError(SettingsError):
+    """The data folder can't be used."""
+
+
+class UsageError(HomunculusError):
+    """The calling code is at fault; raised where it calls."""
+
+
+class RecordError(HomunculusError):
+    """One record can't be processed: it goes to dead-letters, its partition goes on."""
+
+
+class DecodeError(RecordError):
+    """The record's bytes aren't a value of its topic's type."""
+
+
+class FieldError(RecordError):
+    """A field that the model needs has no usable value."""
+
+    def __init__(self, field: str, got: object) -> None:
+        super().__init__(
+            f"field {field!r} is {_shown(got)}; send a finite number (or the type that the manifest "
+            "names), or give the field a default in manifest.json"
+        )
+        self.field = field
+
+
+class KeyMismatchError(RecordError):
+    """The record's key isn't the session that its value names."""
+
+    def __init__(self, key: bytes | None, session: str) -> None:
+        got = "missing" if key is None else _shown(key.decode("utf-8", "backslashreplace"))
+        super().__init__(
+            f"the record's key is {got} but its session is {_shown(session)}; the key must be the session "
+            "as UTF-8, or another partition holds that session's state"
+        )
+
+
+class UnknownModelError(RecordError):
+    """The record asks for a model that no deployment knows."""
+
+    def __init__(self, model: str, known: list[str]) -> None:
+        super().__init__(f"model {_shown(model)} is not deployed; deployed are {', '.join(known) or 'none'}")
+
+
+class NoModelError(RecordError):
+    """No model is live on the worker."""
+
+
+class OutputTooLargeError(RecordError):
+    """What the record led to doesn't fit into a record."""
+
+
+class ModelError(HomunculusError):
+    """A version can't go live; the one that was live stays."""
+
+
+class ModelNotFoundError(ModelError):
+    """No such model or version in the store."""
+
+
+class ManifestError(ModelError):
+    """manifest.json is missing, unreadable or contradicts the ONNX graph."""
+
+
+class TamperedError(ModelError):
+    """A file isn't what the manifest's sha256 says, or a path leaves the model's folder."""
+
+
+class ProviderMissingError(ModelError):
+    """The device that was asked for isn't there."""
+
+
+class GoldenMismatchError(ModelError):
+    """The model doesn't compute what its golden examples say."""
+
+
+class TransitionError(ModelError):
+    """A deployment can't go from this stage to that one."""
+
+
+class RequestRefusedError(HomunculusError):
+    """A control request is refused; the running deployment stays."""
+
+
+class TaskError(HomunculusError):
+    """The partition's task is dropped and opened again from what is committed."""
+
+
+class FatalError(HomunculusError):
+    """The process exits at once, non-zero."""
+
+
+class FencedError(FatalError):
+    """Another worker owns the partition now."""
+
+    def __init__(self, partition: int) -> None:
+        super().__init__(
+            f"partition {partition} belongs to another worker now; this process stops so that nothing is "
+            "written twice (its supervisor may restart it)"
+        )
+
+
+class WatchdogError(FatalError):
+    """The consumer died quietly."""
+
+
+def _shown(value: object, limit: int = 80) -> str:
+    """A value as an error shows it: short, and never megabytes of somebody's payload."""
+    text = repr(value)
+    return text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"

@@ -1,0 +1,142 @@
+"""The records that cross topics. msgspec structs where every event passes, pydantic where people write."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, NamedTuple
+
+import msgspec
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Feature = float | str | bool | None
+"""What a raw feature may be; JSON integers become floats."""
+
+
+class Source(NamedTuple):
+    """Where a record stands: what its outputs' ids are made of."""
+
+    topic: str
+    partition: int
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.partition}/{self.offset}"
+
+
+class Observation(msgspec.Struct, gc=False):
+    """Something that happened in a session, with its raw features."""
+
+    id: str
+    session: str
+    ts: int
+    """Event time, ms since epoch."""
+    features: dict[str, Feature]
+    model: str | None = None
+    attributes: dict[str, Any] | None = None
+    tenant: str | None = None
+
+
+class Prediction(msgspec.Struct, gc=False, omit_defaults=True):
+    """What a model said of one observation."""
+
+    id: str
+    """The source, e.g. observations/3/1042; shadows add /shadow/NAME@VERSION."""
+    event_id: str
+    session: str
+    ts: int
+    model: str
+    version: str
+    label: str
+    scores: dict[str, float]
+    confidence: float | None
+    """None for regressors that declare no interval."""
+    low_confidence: bool
+    role: Literal["active", "canary", "shadow"]
+    decision: bool | None = None
+    """Whether the decision label's score passed the manifest's threshold; absent where it has none."""
+    out_of_order: bool = False
+    """The event was older than its session's newest: features that depend on order left it out."""
+
+
+class Alert(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What a person should hear of."""
+
+    id: str
+    """SOURCE/KIND/SUBJECT/STATE."""
+    kind: str
+    severity: Literal["info", "warning", "critical"]
+    state: Literal["opened", "worsened", "resolved"]
+    subject: str
+    ts: int
+    title: str
+    evidence: dict[str, Any] = {}
+    trace_id: str | None = None
+
+
+Version = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+ModelName = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+
+
+class Action(BaseModel):
+    """A request on `control`: {"active": "2"}, or the long form. Keyed by the model's name."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    action: Literal["deploy", "promote", "canary", "shadow", "rollback", "freeze", "unfreeze", "unload"] = "deploy"
+    id: str | None = Field(default=None, max_length=200)
+    active: Version | None = None
+    """Short form of deploying that version."""
+    version: Version | None = None
+    share: float | None = Field(default=None, ge=0, le=1)
+    limits: dict[str, float] | None = None
+    fallback: Version | None = None
+    response: str | None = Field(default=None, max_length=200)
+    based_on: int | None = Field(default=None, ge=0)
+    reason: str | None = Field(default=None, max_length=2000)
+    author: str | None = Field(default=None, max_length=200)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_form(cls, data: Any) -> Any:
+        if isinstance(data, dict) and "active" in data and "version" not in data:
+            return {**data, "version": data["active"]}
+        return data
+
+
+class Canary(BaseModel):
+    """A version that answers for a share of the sessions."""
+
+    model_config = ConfigDict(frozen=True)
+
+    version: Version
+    share: float = Field(ge=0, le=1)
+
+
+class Deployment(BaseModel):
+    """The accepted state of one model, as `deployments` holds it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    model: ModelName
+    revision: int = Field(ge=1)
+    active: Version | None
+    canary: Canary | None = None
+    shadow: tuple[Version, ...] = ()
+    fallback: Version | None = None
+    frozen: bool = False
+    limits: dict[str, float] = {}
+    response: str | None = None
+    since: int
+    """ms since epoch: the time of the request that led here."""
+    author: str | None = None
+    reason: str | None = None
+
+
+class ModelStatus(BaseModel):
+    """What one worker has live of one model: a record of `model-status`, keyed by the worker."""
+
+    model_config = ConfigDict(frozen=True)
+
+    worker: str
+    models: dict[str, dict[str, Any]]
+    """model -> {version, role, since, memory_bytes?, error?}"""
+    ts: int

@@ -1,0 +1,119 @@
+"""Every setting, read once from the environment (HOMUNCULUS_*) and .env, frozen, and handed down."""
+
+from __future__ import annotations
+
+import socket
+from datetime import timedelta
+from enum import StrEnum
+from ipaddress import IPv4Address
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import (
+    ByteSize,
+    Field,
+    IPvAnyAddress,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    SecretStr,
+    StringConstraints,
+    ValidationError,
+)
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from core.errors import SettingsError
+
+EMBEDDED = "embedded"
+
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]+$", max_length=200)]
+"""What Kafka accepts in topic names, group ids and transactional ids."""
+
+
+class Guarantee(StrEnum):
+    """What a crash may do to outputs."""
+
+    EXACTLY_ONCE = "exactly_once"
+    """Outputs, state and positions commit together; needs a broker with transactions."""
+    AT_LEAST_ONCE = "at_least_once"
+    """Outputs leave at once; after a crash some are repeated, with the same id."""
+
+
+class Settings(BaseSettings):
+    """The worker's settings. Each field tells its unit and its price."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="HOMUNCULUS_", env_file=".env", frozen=True, extra="ignore", env_ignore_empty=True
+    )
+
+    broker: str = EMBEDDED
+    """`embedded`, or kafka://host:port,... (the embedded one keeps everything in memory)."""
+    app_id: Name = "homunculus"
+    """Consumer group, prefix of transactional ids and of changelog topics."""
+    worker_id: Name | None = None
+    """Static membership: a restart within the session timeout moves no partition. Unique in the group."""
+    partitions: PositiveInt = 8
+    """Partitions of every input topic; the unit of scale. Can't change while the topics exist."""
+    replication: PositiveInt = 1
+    """Replicas of topics that we create."""
+    data_dir: Path = Path("data")
+    """RocksDB checkpoints of the changelogs; losing it costs a replay, not data."""
+    model_store: str = "store"
+    """Folder or fsspec URL that holds NAME/VERSION/. Empty is fine: the first model comes from control."""
+    default_model: str | None = None
+    """Model of observations that name none. Default: the only one that is deployed."""
+    device: Annotated[str, StringConstraints(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
+    """auto takes a GPU when there is one; cuda fails without one."""
+    without_model: Literal["wait", "dead-letter"] = "wait"
+    """Events that arrive while no model is live: held back (bounded), or sent to dead-letters."""
+    web_bind: IPvAnyAddress = IPv4Address("127.0.0.1")
+    """Address of the web views. Any but loopback needs web_token, or the worker refuses to start."""
+    web_port: Annotated[int, Field(ge=1, le=65535)] = 6066
+    web_token: SecretStr | None = None
+    """Bearer token for reading and writing."""
+    web_read_token: SecretStr | None = None
+    """Bearer token for reading alone."""
+    guarantee: Guarantee = Guarantee.EXACTLY_ONCE
+    """at_least_once is chosen by itself, and said, where the broker has no transactions."""
+    commit_interval: PositiveFloat = 0.05
+    """Seconds between commits: what a read_committed reader waits at most, and what a crash makes us redo."""
+    standbys: NonNegativeInt = 0
+    """Warm copies of each partition's tables on other workers."""
+    allowed_lateness: NonNegativeFloat = 0.0
+    """Seconds that an event may lag behind its partition's newest before it is late."""
+    session_ttl: timedelta | None = None
+    """Event time after which a silent session is forgotten. Default: never."""
+    hot_sessions: PositiveInt = 200_000
+    """Sessions kept in memory on a worker, over all its partitions; the others wait in RocksDB."""
+    topic_prefix: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]*$", max_length=100)] = ""
+    """Put before the name of every topic."""
+    compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = "none"
+    """Of what we produce."""
+    max_record: ByteSize = ByteSize(1_000_000)
+    """Largest record that we write; larger outputs become dead letters."""
+    session_timeout: PositiveFloat = 10.0
+    """Seconds of silence after which the group takes a worker for dead."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["console", "json"] = "console"
+
+    @classmethod
+    def read(cls) -> Self:
+        """The settings of this process. Raises SettingsError naming each variable that is wrong."""
+        try:
+            return cls()
+        except ValidationError as error:
+            wrong = "; ".join(
+                f"HOMUNCULUS_{'_'.join(map(str, e['loc'])).upper()}: {e['msg']} (got {e['input']!r})" for e in error.errors()
+            )
+            raise SettingsError(wrong) from None
+
+    @property
+    def embedded(self) -> bool:
+        """Whether the worker runs its own broker."""
+        return self.broker == EMBEDDED
+
+    @property
+    def worker(self) -> str:
+        """Who this worker is: WORKER_ID, or host and web port."""
+        return self.worker_id or f"{socket.gethostname()}-{self.web_port}"
