@@ -5,10 +5,16 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
+from msgspec import Meta
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Feature = float | str | bool | None
 """What a raw feature may be; JSON integers become floats."""
+
+
+Identifier = Annotated[str, Meta(min_length=1, max_length=1000)]
+Timestamp = Annotated[int, Meta(ge=0, le=253_402_300_799_999)]
+"""ms since epoch, to the end of year 9999."""
 
 
 class Source(NamedTuple):
@@ -25,10 +31,9 @@ class Source(NamedTuple):
 class Observation(msgspec.Struct, gc=False):
     """Something that happened in a session, with its raw features."""
 
-    id: str
-    session: str
-    ts: int
-    """Event time, ms since epoch."""
+    id: Identifier
+    session: Identifier
+    ts: Timestamp
     features: dict[str, Feature]
     model: str | None = None
     attributes: dict[str, Any] | None = None

@@ -1,11 +1,15 @@
-"""One table of every topic: its name, what keys it, how long it keeps, how it is cleaned up."""
+"""One table of every topic: its name, key and value, how long it keeps, how it is cleaned up."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final, Generic, TypeVar
+
+from core.events import Action, Alert, Deployment, ModelStatus, Observation, Prediction
+
+E = TypeVar("E")
 
 
 class Cleanup(StrEnum):
@@ -24,12 +28,15 @@ class Direction(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class TopicSpec:
+class TopicSpec(Generic[E]):
     """A topic as it must be. All topics have the same partition count, so that the task of partition p
     owns partition p of each."""
 
     name: str
     key: str
+    """What keys it. `session`: the key must be the session that the value names."""
+    value: type[E]
+    """What its JSON decodes to; `bytes` is left as it is."""
     direction: Direction
     cleanup: Cleanup = Cleanup.DELETE
     retention: timedelta | None = timedelta(days=7)
@@ -40,26 +47,21 @@ class TopicSpec:
         config = {"cleanup.policy": self.cleanup.value, "max.message.bytes": str(max_record + 65_536)}
         if self.cleanup is Cleanup.DELETE:
             config["retention.ms"] = "-1" if self.retention is None else str(self.retention // timedelta(milliseconds=1))
+        elif self.direction is Direction.INTERNAL:
+            # Small segments: the cleaner only touches closed ones, and a replay reads what it left.
+            config |= {"segment.bytes": str(64 << 20), "min.compaction.lag.ms": "600000"}
         return config
 
 
-def _in(name: str, key: str, cleanup: Cleanup = Cleanup.DELETE) -> TopicSpec:
-    return TopicSpec(name, key, Direction.IN, cleanup)
+OBSERVATIONS: Final = TopicSpec("observations", "session", Observation, Direction.IN)
+CONTROL: Final = TopicSpec("control", "model", Action, Direction.IN)
+DEPLOYMENTS: Final = TopicSpec("deployments", "model", Deployment, Direction.OUT, Cleanup.COMPACT)
+PREDICTIONS: Final = TopicSpec("predictions", "session", Prediction, Direction.OUT)
+ALERTS: Final = TopicSpec("alerts", "subject", Alert, Direction.OUT)
+DEAD_LETTERS: Final = TopicSpec("dead-letters", "as input", bytes, Direction.OUT)
+MODEL_STATUS: Final = TopicSpec("model-status", "worker", ModelStatus, Direction.OUT, Cleanup.COMPACT)
 
-
-def _out(name: str, key: str, cleanup: Cleanup = Cleanup.DELETE) -> TopicSpec:
-    return TopicSpec(name, key, Direction.OUT, cleanup)
-
-
-OBSERVATIONS: Final = _in("observations", "session")
-CONTROL: Final = _in("control", "model")
-DEPLOYMENTS: Final = _out("deployments", "model", Cleanup.COMPACT)
-PREDICTIONS: Final = _out("predictions", "session")
-ALERTS: Final = _out("alerts", "subject")
-DEAD_LETTERS: Final = _out("dead-letters", "as input")
-MODEL_STATUS: Final = _out("model-status", "worker", Cleanup.COMPACT)
-
-ALL: Final[tuple[TopicSpec, ...]] = (
+ALL: Final[tuple[TopicSpec[Any], ...]] = (
     OBSERVATIONS,
     CONTROL,
     DEPLOYMENTS,
@@ -71,6 +73,6 @@ ALL: Final[tuple[TopicSpec, ...]] = (
 """What the worker creates and checks when it starts. Topics of later agents join here with the agent."""
 
 
-def changelog(app_id: str, table: str) -> TopicSpec:
-    """The compacted topic that holds a table: each key's newest value, and the source positions it stands for."""
-    return TopicSpec(f"{app_id}-{table}-changelog", "as table", Direction.INTERNAL, Cleanup.COMPACT, None)
+def changelog(app_id: str, table: str) -> TopicSpec[bytes]:
+    """The compacted topic that holds a table: each key's newest value."""
+    return TopicSpec(f"{app_id}-{table}-changelog", "as table", bytes, Direction.INTERNAL, Cleanup.COMPACT, None)
