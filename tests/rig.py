@@ -1,0 +1,148 @@
+"""What one test has to itself on a shared broker: topics, consumer group, model store, folders and workers."""
+
+from __future__ import annotations
+
+import json
+import logging
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+from tests import tally
+from tests.stream import Publisher, Reader, Sender
+from tests.worker import Worker, free_port, tails, until
+
+logger = logging.getLogger(__name__)
+
+
+class Rig:
+    """One deployment under test. Every worker of it shares the group, the topics and the store.
+
+    bootstrap is host:port; partitions that of every topic. transactions: whether the broker knows them.
+    """
+
+    def __init__(self, bootstrap: str, folder: Path, *, partitions: int = 4, transactions: bool = True) -> None:
+        self.bootstrap = bootstrap
+        self.folder = folder
+        self.partitions = partitions
+        self.prefix = f"t{uuid.uuid4().hex[:10]}-"
+        self.store = folder / "store"
+        self.store.mkdir(exist_ok=True)
+        self.publisher = Publisher(bootstrap, idempotent=transactions)
+        self.workers: list[Worker] = []
+        self._readers: dict[str, Reader] = {}
+
+    def topic(self, name: str) -> str:
+        """The test's own topic of that name."""
+        return f"{self.prefix}{name}"
+
+    def worker(
+        self,
+        name: str,
+        *,
+        app: str = "app",
+        arguments: Sequence[str] = (),
+        user: int | None = None,
+        **settings: object,
+    ) -> Worker:
+        """A worker of the rig, not started yet; settings are those of HOMUNCULUS_*, in lower case."""
+        values = {
+            "broker": f"kafka://{self.bootstrap}",
+            "app_id": f"{self.prefix}app",
+            "topic_prefix": self.prefix,
+            "partitions": self.partitions,
+            "model_store": self.store,
+            "data_dir": self.folder / f"data-{name}",
+            "worker_id": name,
+            "web_port": free_port(),
+            "session_timeout": 6,
+        } | settings
+        environment = {f"HOMUNCULUS_{key.upper()}": str(value) for key, value in values.items() if value is not None}
+        worker = Worker(name, self.folder, environment, app=app, arguments=arguments, user=user)
+        self.workers.append(worker)
+        return worker
+
+    def running(self) -> list[Worker]:
+        """The workers that live and aren't stopped."""
+        return [worker for worker in self.workers if worker.running and not worker.paused]
+
+    def sender(self, *, rate: float = 2000, sessions: int = 200, seed: int = 7) -> Sender:
+        """A sender of observations; not started yet."""
+        return Sender(self.publisher, self.topic("observations"), rate=rate, sessions=sessions, seed=seed)
+
+    def reader(self, name: str) -> Reader:
+        """The reader of one of the test's topics; always the same one."""
+        if name not in self._readers:
+            self._readers[name] = Reader(self.bootstrap, self.topic(name))
+        return self._readers[name]
+
+    def control(self, request: Mapping[str, Any], *, model: str = tally.NAME) -> Self:
+        """Publishes a request on control."""
+        self.publisher.send(self.topic("control"), model.encode(), json.dumps(request).encode())
+        self.publisher.flush()
+        return self
+
+    def deploy(self, version: str = "1", *, within_s: float = 40.0) -> Self:
+        """Puts a version of the tally into the store unless it is there, asks for it, and waits until it is live."""
+        if not (self.store / tally.NAME / version).exists():
+            tally.publish(self.store, version)
+        self.control({"active": version})
+        for worker in self.running():
+            worker.wait_ready(within_s)
+        return self
+
+    def wait_predictions(self, sender: Sender, within_s: float = 60.0) -> None:
+        """Waits until each event that was sent has been answered, and then for the end of what else may come."""
+        reader = self.reader("predictions")
+        answered: set[str] = set()
+
+        def all_answered() -> bool:
+            known = len(reader.records)
+            reader.catch_up()
+            answered.update(record.json["event_id"] for record in reader.records[known:])
+            return len(answered) >= len(sender.sent)
+
+        answered.update(record.json["event_id"] for record in reader.records)
+        until(all_answered, within_s, what=f"all {len(sender.sent)} events are answered", alive=self.running())
+
+    def wait_progress(self, events: int, within_s: float = 60.0) -> None:
+        """Waits until that many more predictions are committed than have been read so far."""
+        reader = self.reader("predictions")
+        goal = reader.catch_up() + events
+        what = f"{events} more predictions"
+        until(lambda: reader.catch_up() >= goal, within_s, what=what, alive=self.running())
+
+    def terminate(self) -> None:
+        """Stops every worker as a supervisor does; each must end cleanly."""
+        for worker in self.running():
+            code = worker.terminate()
+            assert code == 0, f"{worker.name} ended with {code} after SIGTERM\n{tails([worker])}"
+
+    def state(self, session: str) -> dict[str, Any]:
+        """A session's row in the table, from whichever worker holds it."""
+        answers = [worker.get(f"/tables/sessions/{session}") for worker in self.running()]
+        for answer in answers:
+            if answer.status == 200:
+                found: dict[str, Any] = answer.json()
+                return found
+        raise AssertionError(f"no worker has session {session!r}: {answers}\n{tails(self.workers)}")
+
+    def close(self) -> None:
+        """Ends what still runs, and leaves the logs where a failed test shows them."""
+        for worker in self.workers:
+            worker.close()
+        for reader in self._readers.values():
+            reader.close()
+        logger.warning("logs of the workers:\n%s", tails(self.workers))
+
+
+@contextmanager
+def rig_on(bootstrap: str, folder: Path, *, partitions: int = 4, transactions: bool = True) -> Iterator[Rig]:
+    """A rig that is closed at the end."""
+    rig = Rig(bootstrap, folder, partitions=partitions, transactions=transactions)
+    try:
+        yield rig
+    finally:
+        rig.close()
