@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from tests import tally
-from tests.stream import Publisher, Reader, Sender
+from tests.kafka import Broker
+from tests.stream import Publisher, Reader, Sender, Sent
 from tests.worker import Worker, free_port, tails, until
 
 logger = logging.getLogger(__name__)
@@ -20,18 +21,19 @@ logger = logging.getLogger(__name__)
 class Rig:
     """One deployment under test. Every worker of it shares the group, the topics and the store.
 
-    bootstrap is host:port; partitions that of every topic. transactions: whether the broker knows them.
+    partitions is the count of every topic. The folder holds the store, the data folders and the logs.
     """
 
-    def __init__(self, bootstrap: str, folder: Path, *, partitions: int = 4, transactions: bool = True) -> None:
-        self.bootstrap = bootstrap
+    def __init__(self, broker: Broker, folder: Path, *, partitions: int = 4) -> None:
+        self.broker = broker
         self.folder = folder
         self.partitions = partitions
         self.prefix = f"t{uuid.uuid4().hex[:10]}-"
         self.store = folder / "store"
         self.store.mkdir(exist_ok=True)
-        self.publisher = Publisher(bootstrap, idempotent=transactions)
+        self.publisher = Publisher(broker.bootstrap, idempotent=broker.transactions)
         self.workers: list[Worker] = []
+        self._sender: Sender | None = None
         self._readers: dict[str, Reader] = {}
 
     def topic(self, name: str) -> str:
@@ -45,11 +47,11 @@ class Rig:
         app: str = "app",
         arguments: Sequence[str] = (),
         user: int | None = None,
-        **settings: object,
+        **settings: Any,
     ) -> Worker:
         """A worker of the rig, not started yet; settings are those of HOMUNCULUS_*, in lower case."""
         values = {
-            "broker": f"kafka://{self.bootstrap}",
+            "broker": self.broker.url,
             "app_id": f"{self.prefix}app",
             "topic_prefix": self.prefix,
             "partitions": self.partitions,
@@ -65,17 +67,25 @@ class Rig:
         return worker
 
     def running(self) -> list[Worker]:
-        """The workers that live and aren't stopped."""
-        return [worker for worker in self.workers if worker.running and not worker.paused]
+        """The workers that live, aren't stopped and have no reason to end by themselves."""
+        return [worker for worker in self.workers if worker.running and not worker.zombie]
 
     def sender(self, *, rate: float = 2000, sessions: int = 200, seed: int = 7) -> Sender:
-        """A sender of observations; not started yet."""
-        return Sender(self.publisher, self.topic("observations"), rate=rate, sessions=sessions, seed=seed)
+        """The sender of observations, not started yet: one a rig."""
+        assert self._sender is None, "a rig has one sender, or its ids would repeat"
+        self._sender = Sender(self.publisher, self.topic("observations"), rate=rate, sessions=sessions, seed=seed)
+        return self._sender
+
+    @property
+    def sent(self) -> list[Sent]:
+        """What the sender has sent so far."""
+        assert self._sender is not None, "nothing was sent"
+        return self._sender.sent
 
     def reader(self, name: str) -> Reader:
         """The reader of one of the test's topics; always the same one."""
         if name not in self._readers:
-            self._readers[name] = Reader(self.bootstrap, self.topic(name))
+            self._readers[name] = Reader(self.broker.bootstrap, self.topic(name))
         return self._readers[name]
 
     def control(self, request: Mapping[str, Any], *, model: str = tally.NAME) -> Self:
@@ -93,19 +103,19 @@ class Rig:
             worker.wait_ready(within_s)
         return self
 
-    def wait_predictions(self, sender: Sender, within_s: float = 60.0) -> None:
-        """Waits until each event that was sent has been answered, and then for the end of what else may come."""
+    def wait_predictions(self, within_s: float = 60.0) -> None:
+        """Waits until each event that was sent so far has been answered."""
         reader = self.reader("predictions")
-        answered: set[str] = set()
+        sent, answered, seen = len(self.sent), set[str](), 0
 
         def all_answered() -> bool:
-            known = len(reader.records)
+            nonlocal seen
             reader.catch_up()
-            answered.update(record.json["event_id"] for record in reader.records[known:])
-            return len(answered) >= len(sender.sent)
+            answered.update(record.json["event_id"] for record in reader.records[seen:])
+            seen = len(reader.records)
+            return len(answered) >= sent
 
-        answered.update(record.json["event_id"] for record in reader.records)
-        until(all_answered, within_s, what=f"all {len(sender.sent)} events are answered", alive=self.running())
+        until(all_answered, within_s, what=f"all {sent} events are answered", alive=self.running())
 
     def wait_progress(self, events: int, within_s: float = 60.0) -> None:
         """Waits until that many more predictions are committed than have been read so far."""
@@ -119,6 +129,16 @@ class Rig:
         for worker in self.running():
             code = worker.terminate()
             assert code == 0, f"{worker.name} ended with {code} after SIGTERM\n{tails([worker])}"
+
+    def assert_exact(self, *, repeated: bool = False, within_s: float = 60.0) -> None:
+        """The load is over: every event is answered once, or with `repeated` at least once under one id; each answer
+        saw the state of a plain recount; the tables say the same; and the workers end cleanly on SIGTERM."""
+        self.wait_predictions(within_s)
+        tally.assert_tables(self.state, self.sent)
+        self.terminate()
+        reader = self.reader("predictions")
+        reader.catch_up()
+        tally.assert_state_of_each(reader.records, self.sent, repeated=repeated)
 
     def state(self, session: str) -> dict[str, Any]:
         """A session's row in the table, from whichever worker holds it."""
@@ -139,9 +159,9 @@ class Rig:
 
 
 @contextmanager
-def rig_on(bootstrap: str, folder: Path, *, partitions: int = 4, transactions: bool = True) -> Iterator[Rig]:
+def rig_on(broker: Broker, folder: Path, *, partitions: int = 4) -> Iterator[Rig]:
     """A rig that is closed at the end."""
-    rig = Rig(bootstrap, folder, partitions=partitions, transactions=transactions)
+    rig = Rig(broker, folder, partitions=partitions)
     try:
         yield rig
     finally:

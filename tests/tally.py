@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,7 +18,7 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from tests.stream import Record, Running, Sent
+from tests.stream import Record, Running, Sent, recount
 
 NAME: Final = "tally"
 FIELDS: Final = ("f0", "session.count", "session.sum.f0", "session.mean.f0", "session.last.f0")
@@ -88,6 +88,17 @@ def assert_state_of_each(predictions: Iterable[Record], sent: Iterable[Sent], *,
             if any(abs(got[name] - value) > 1e-3 for name, value in expected.items()):
                 wrong.append(f"{one.id} ({found['id']}) in {one.session}: {got}, recount {expected}")
     assert not wrong, f"{len(wrong)} predictions saw another state than a recount; the first:\n" + "\n".join(wrong[:5])
+
+
+def assert_tables(state: Callable[[str], Mapping[str, Any]], sent: Iterable[Sent], sessions: int = 20) -> None:
+    """The tables' rows of some sessions equal the recount; state gives a session's row."""
+    for session, counted in sorted(recount(sent).items())[:sessions]:
+        got = state(session)
+        assert got["session.count"] == counted.count, f"{session}: {got}, recount {counted}"
+        assert got["session.sum.f0"] == counted.total, f"{session}: {got}, recount {counted}"
+        assert abs(got["session.mean.f0"] - counted.total / counted.count) < 1e-9, (
+            f"{session}: {got}, recount {counted}"
+        )
 
 
 def decode(prediction: Mapping[str, Any]) -> dict[str, float]:

@@ -69,6 +69,8 @@ class Worker:
         self.log_path = folder / f"{name}.log"
         self.process: subprocess.Popen[bytes] | None = None
         self.paused = False
+        self.zombie = False
+        """Whether it was ever stopped since its start: then it may exit when it finds its partitions taken."""
 
     def start(self) -> Self:
         """Starts the process and returns at once. Raises AssertionError while the former one lives."""
@@ -88,7 +90,7 @@ class Worker:
                 user=self.user,
                 start_new_session=True,
             )
-        self.paused = False
+        self.paused = self.zombie = False
         return self
 
     @property
@@ -123,6 +125,10 @@ class Worker:
         """Whether it takes traffic: its partitions are open and a model is live."""
         return self.get("/health/ready").status == 200
 
+    def awake(self) -> bool:
+        """Whether it has ended, or answers again: a zombie's two ways out of its grave."""
+        return self.exit_code is not None or self.get("/health/live").status == 200
+
     def wait_ready(self, within_s: float = 40.0) -> Self:
         until(self.ready, within_s, what=f"{self.name} is ready", alive=[self])
         return self
@@ -145,7 +151,7 @@ class Worker:
     def pause(self) -> None:
         """SIGSTOP: it looks dead to the group, and doesn't know."""
         self._signal(signal.SIGSTOP)
-        self.paused = True
+        self.paused = self.zombie = True
 
     def resume(self) -> None:
         """SIGCONT: the zombie goes on where it stopped."""
@@ -211,6 +217,13 @@ def free_port(count: int = 1) -> int:
         if all(_is_free(port) for port in range(first, first + count)):
             return first
     raise AssertionError(f"no {count} adjacent ports are free in {PORTS.start}-{PORTS.stop - 1}")
+
+
+def answers(port: int) -> bool:
+    """Whether somebody listens on that port of loopback."""
+    with socket.socket() as probe:
+        probe.settimeout(1.0)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def _is_free(port: int) -> bool:

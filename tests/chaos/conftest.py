@@ -1,0 +1,65 @@
+"""Rigs whose parts get killed: on the Kafka that the run has, on a Kafka of the test's own, and on the embedded broker."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.kafka import Broker
+from tests.rig import Rig, rig_on
+from tests.worker import ROOT, free_port
+
+
+class OwnKafka:
+    """An Apache Kafka that a test may stop and start; what it holds survives that."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port = free_port(2)
+
+    @property
+    def broker(self) -> Broker:
+        """Where it is."""
+        return Broker("own Kafka", f"127.0.0.1:{self.port}", transactions=True)
+
+    def start(self) -> None:
+        """Returns when it answers."""
+        self._script("start", str(self.port), str(self.folder))
+
+    def stop(self) -> None:
+        """Returns when it is gone."""
+        self._script("stop", str(self.folder))
+
+    def _script(self, *arguments: str) -> None:
+        done = subprocess.run(
+            [ROOT / "scripts" / "kafka", *arguments], capture_output=True, text=True, timeout=120, check=False
+        )
+        assert done.returncode == 0, f"scripts/kafka {arguments[0]}: {done.stdout}{done.stderr}"
+
+
+@pytest.fixture
+def rig(kafka: Broker, tmp_path: Path) -> Iterator[Rig]:
+    """Apache Kafka, four partitions."""
+    with rig_on(kafka, tmp_path) as rig:
+        yield rig
+
+
+@pytest.fixture
+def own_kafka(kafka: Broker, tmp_path: Path) -> Iterator[OwnKafka]:
+    """A second Kafka beside the run's, where the run has one."""
+    broker = OwnKafka(tmp_path / "kafka")
+    broker.start()
+    try:
+        yield broker
+    finally:
+        broker.stop()
+
+
+@pytest.fixture
+def embedded_rig(embedded: Broker, tmp_path: Path) -> Iterator[Rig]:
+    """The embedded broker, in a process that no worker's death ends."""
+    with rig_on(embedded, tmp_path) as rig:
+        yield rig
