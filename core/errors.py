@@ -82,8 +82,13 @@ class KeyMismatchError(RecordError):
 class UnknownModelError(RecordError):
     """The record asks for a model that no deployment knows."""
 
-    def __init__(self, model: str, known: list[str]) -> None:
-        super().__init__(f"model {_shown(model)} is not deployed; deployed are {', '.join(known) or 'none'}")
+    def __init__(self, model: str | None, known: list[str]) -> None:
+        what = (
+            "the record names no model, and HOMUNCULUS_DEFAULT_MODEL doesn't choose one"
+            if model is None
+            else f"model {_shown(model)} is not deployed"
+        )
+        super().__init__(f"{what}; deployed are {', '.join(known) or 'none'}")
 
 
 class NoModelError(RecordError):

@@ -37,8 +37,8 @@ def confidence(p: Probabilities) -> Confidences:
         ahead = two[1] - two[0]
         left = certainty.sum(axis=0)
     score = DECIDED + (DECIDED / np.log(len(columns), dtype=np.float32)) * left + AHEAD * ahead
-    if not np.isfinite(score.sum()):
-        row = int(np.flatnonzero(~np.isfinite(columns).all(axis=0))[0])
+    if not np.isfinite(score).all():
+        row = int(np.flatnonzero(~np.isfinite(score))[0])
         raise ValueError(f"row {row} of the probabilities is not finite: {p[row].tolist()}")
     clipped: Confidences = np.clip(score, 0.0, 1.0, out=score)
     return clipped
@@ -50,8 +50,8 @@ def interval_confidence(interval: Probabilities, widest: float) -> Confidences:
     interval: (n, 2), lower and upper bound in the value's unit; widest: the manifest's width at which nothing is
     known, > 0. Returns (n,) float32 in [0, 1]. Raises ValueError naming the first row that is not finite.
     """
-    width = np.abs(interval[:, 1] - interval[:, 0])
-    if not np.isfinite(width.sum()):
+    width = np.abs(np.subtract(interval[:, 1], interval[:, 0], dtype=np.float64))
+    if not np.isfinite(width).all():
         row = int(np.flatnonzero(~np.isfinite(width))[0])
         raise ValueError(f"row {row} of the interval is not finite: {interval[row].tolist()}")
     return np.clip(1.0 - width / widest, 0.0, 1.0).astype(np.float32, copy=False)

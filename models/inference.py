@@ -9,9 +9,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import numpy as np
 
@@ -42,19 +41,17 @@ class _Call:
     loop: asyncio.AbstractEventLoop
     answer: asyncio.Future[Outputs]
     began: float
-    outputs: Outputs | None = None
-    error: Exception | None = None
+    came: Outputs | Exception | None = None
+    """What its rows led to; None until they have been computed, and for ever when the caller has gone."""
 
     def settle(self) -> None:
         """On the caller's loop: hands it what came of its rows, unless it has gone."""
-        if self.answer.done():
+        if self.answer.done() or self.came is None:
             return
-        if self.error is not None:
-            self.answer.set_exception(self.error)
-        elif self.outputs is not None:
-            self.answer.set_result(self.outputs)
+        if isinstance(self.came, Exception):
+            self.answer.set_exception(self.came)
         else:
-            self.answer.set_exception(CancelledError())
+            self.answer.set_result(self.came)
 
 
 @dataclass(slots=True)
@@ -141,7 +138,7 @@ class InferenceThread:
             self._arrived(self._arriving.get())
         if not self._waiting:
             return None
-        calls, rows = [self._waiting.popleft()], 0
+        calls = [self._waiting.popleft()]
         rows = self._join(calls, calls[0].rows)
         until = calls[0].began + self.max_delay_s
         while rows < self.max_rows and not self._ended and (left := until - time.perf_counter()) > 0:
@@ -175,30 +172,22 @@ class InferenceThread:
         self._waiting = others
         return rows
 
-    def _compute(self, calls: list[_Call]) -> None:
-        calls[:] = [call for call in calls if self._wanted(call)]
-        if not calls:
-            return
+    def _compute(self, calls: Sequence[_Call]) -> None:
+        """Computes the calls as one run; when that fails, each as a run of its own."""
+        wanted = [call for call in calls if not call.answer.cancelled()]
         try:
-            outputs = calls[0].runtime.compute(_merged(calls))
-            _split(calls, outputs)
+            if wanted:
+                _split(wanted, wanted[0].runtime.compute(_merged(wanted)))
         except Exception as error:
             self.load.failures += 1
-            if len(calls) == 1:
-                calls[0].error = error
+            if len(wanted) == 1:
+                wanted[0].came = error
                 return
-            log.warning("a run of %d calls failed and is repeated call by call: %r", len(calls), error)
-            for call in calls:
+            log.warning("a run of %d calls failed and is repeated call by call: %r", len(wanted), error)
+            for call in wanted:
                 self._compute([call])
 
-    def _wanted(self, call: _Call) -> bool:
-        """Whether its caller still waits. A read across threads: at worst a run is computed for nobody."""
-        if call.answer.cancelled():
-            self.load.left += call.rows
-            return False
-        return True
-
-    def _deliver(self, calls: list[_Call]) -> None:
+    def _deliver(self, calls: Sequence[_Call]) -> None:
         now = time.perf_counter()
         for loop in {call.loop for call in calls}:
             ours = [call for call in calls if call.loop is loop]
@@ -230,9 +219,9 @@ def _split(calls: Sequence[_Call], outputs: Outputs) -> None:
                 f"output {name} has shape {array.shape} for {rows} rows; its rows must be the inputs' rows"
             )
     if len(calls) == 1:
-        calls[0].outputs = outputs
+        calls[0].came = outputs
         return
     begin = 0
     for call in calls:
-        call.outputs = {name: array[begin : begin + call.rows] for name, array in outputs.items()}
+        call.came = {name: array[begin : begin + call.rows] for name, array in outputs.items()}
         begin += call.rows

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,8 @@ from models.manifest import Kind, Manifest
 
 VALUE: Final = "value"
 """The one label of a regressor."""
+_SLACK: Final = 1e-3
+"""How far rounding may carry a probability out of [0, 1]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +35,8 @@ class Scores:
     decision: NDArray[np.bool_] | None
     """(n,): score of the decision's label above its threshold; None where the manifest has none."""
     broken: NDArray[np.intp]
-    """Rows for which the model gave something not finite, nearly always empty: score 0, no confidence, and to be
-    treated as records that can't be scored."""
+    """Rows for which the model gave something not finite, or no probability; nearly always empty. Their scores and
+    confidence are 0, and they are to be treated as records that can't be scored."""
 
     @property
     def probabilities(self) -> NDArray[np.float32]:
@@ -51,7 +53,7 @@ class Scores:
         matrix = _probabilities(manifest, outputs) if classifier else _values(manifest, outputs)
         bounds = manifest.outputs.interval
         interval = outputs[bounds.output] if bounds else None
-        broken = _not_finite(matrix, interval)
+        broken = _broken(matrix, interval, (-_SLACK, 1 + _SLACK) if classifier else (-np.inf, np.inf))
         if len(broken):
             matrix = matrix.copy()
             matrix[broken] = 0.0
@@ -98,14 +100,19 @@ def _values(manifest: Manifest, outputs: Arrays) -> NDArray[np.float32]:
     return given.reshape(-1, 1)
 
 
-def _not_finite(matrix: Array, interval: Array | None) -> NDArray[np.intp]:
-    """Rows with NaN or infinity; one sum tells nearly always that there are none."""
-    if np.isfinite(matrix.sum()) and (interval is None or np.isfinite(interval.sum())):
+def _broken(matrix: Array, interval: Array | None, bounds: tuple[float, float]) -> NDArray[np.intp]:
+    """Rows that aren't finite or out of bounds. Two comparisons, false for NaN, tell nearly always that none is."""
+    if not len(matrix):
         return np.empty(0, np.intp)
-    fine = np.isfinite(matrix).all(axis=1)
+    low, high = float(matrix.min()), float(matrix.max())
+    if bounds[0] <= low and high <= bounds[1] and np.isfinite((low, high)).all():
+        fine = None
+    else:
+        fine = (np.isfinite(matrix) & (matrix >= bounds[0]) & (matrix <= bounds[1])).all(axis=1)
     if interval is not None:
-        fine &= np.isfinite(interval).all(axis=1)
-    return np.flatnonzero(~fine)
+        certain = np.isfinite(interval).all(axis=1)
+        fine = certain if fine is None else fine & certain
+    return np.empty(0, np.intp) if fine is None else np.flatnonzero(~fine)
 
 
 def _decision(manifest: Manifest, matrix: NDArray[np.float32]) -> NDArray[np.bool_] | None:
