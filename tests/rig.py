@@ -124,6 +124,12 @@ class Rig:
         what = f"{events} more predictions"
         until(lambda: reader.catch_up() >= goal, within_s, what=what, alive=self.running())
 
+    def wait_records(self, topic: str, count: int, within_s: float = 60.0) -> None:
+        """Waits until a topic has that many committed records, or more."""
+        reader = self.reader(topic)
+        what = f"{count} records on {topic}"
+        until(lambda: reader.catch_up() >= count, within_s, what=what, alive=self.running())
+
     def terminate(self) -> None:
         """Stops every worker as a supervisor does; each must end cleanly."""
         for worker in self.running():

@@ -1,4 +1,4 @@
-"""Rigs whose parts get killed: on the Kafka that the run has, on a Kafka of the test's own, and on the embedded broker."""
+"""Rigs whose parts get killed: on the Kafka that the run has, on one of the test's own, and on the embedded broker."""
 
 from __future__ import annotations
 

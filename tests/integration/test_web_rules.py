@@ -1,0 +1,96 @@
+"""No variable and no option of Faust's undoes the rule: an address that others reach needs a token."""
+
+from __future__ import annotations
+
+import socket
+import urllib.error
+import urllib.request
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.rig import Rig
+from tests.worker import Worker
+
+
+def listening(worker: Worker) -> set[str]:
+    """The addresses on which the worker takes connections."""
+    return {
+        connection.laddr.ip
+        for connection in psutil.Process(worker.pid).net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN
+    }
+
+
+def post(worker: Worker, path: str, token: str | None) -> int:
+    """The status of a POST of an empty request."""
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{worker.port}{path}", b"{}", {"Content-Type": "application/json"}
+    )
+    if token is not None:
+        request.add_header("Authorization", f"Bearer {token}")
+    try:
+        with urllib.request.urlopen(request, timeout=5) as response:
+            return int(response.status)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
+
+
+@pytest.mark.parametrize(
+    ("settings", "arguments"),
+    [
+        pytest.param({"web_bind": "0.0.0.0"}, [], id="our setting"),
+        pytest.param({}, ["--web-bind", "0.0.0.0"], id="Faust's option"),
+    ],
+)
+def test_an_open_bind_without_a_token_does_not_start(rig: Rig, settings: dict[str, Any], arguments: list[str]) -> None:
+    worker = rig.worker("a", arguments=arguments, **settings).start()
+    assert worker.wait(40) > 0, worker.log()
+    assert "HOMUNCULUS_WEB_TOKEN" in worker.log(), worker.log()
+    assert "0.0.0.0" in worker.log(), worker.log()
+
+
+@pytest.mark.parametrize("variable", ["WEB_BIND", "FAUST_WEB_BIND", "NODE_WEB_BIND", "APP_WEB_BIND"])
+def test_fausts_own_variables_open_nothing(rig: Rig, variable: str) -> None:
+    worker = rig.worker("a")
+    worker.environment[variable] = "0.0.0.0"
+    worker.start()
+    rig.deploy()
+    assert listening(worker) == {"127.0.0.1"}
+
+
+def test_with_a_token_the_open_bind_serves_only_those_who_have_it(rig: Rig) -> None:
+    worker = rig.worker("a", arguments=["--web-bind", "0.0.0.0"], web_token="all", web_read_token="read").start()
+    rig.deploy()
+    for path in ("/tables", "/tables/sessions/s1", "/models", "/metrics"):
+        assert worker.get(path).status == 401, path
+        assert worker.get(path, token="wrong").status == 401, path
+        assert worker.get(path, token="read").status in {200, 404}, path
+        assert worker.get(path, token="all").status in {200, 404}, path
+    assert worker.get("/health/live").status == 200
+    assert post(worker, "/models/tally", None) == 401
+    assert post(worker, "/models/tally", "read") == 403
+    assert post(worker, "/models/tally", "all") not in {401, 403}
+
+
+def test_on_loopback_the_views_are_open_and_only_there(rig: Rig) -> None:
+    worker = rig.worker("a").start()
+    rig.deploy()
+    assert listening(worker) == {"127.0.0.1"}
+    assert worker.get("/tables").status == 200
+    with socket.socket() as probe:
+        probe.settimeout(2)
+        assert probe.connect_ex((_own_address(), worker.port)) != 0
+
+
+def _own_address() -> str:
+    """This machine's address as others see it, where it has one; else another loopback one."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.settimeout(1)
+        try:
+            probe.connect(("192.0.2.1", 9))
+        except OSError:
+            return "127.0.0.2"
+        return str(probe.getsockname()[0])
