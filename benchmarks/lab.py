@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from benchmarks import model
-from core.settings import Settings
 from core.topics import ALL
+from models.manifest import MODEL
 
 ROOT: Final = Path(__file__).parent.parent
 ADMIN_S: Final = 30.0
@@ -49,27 +50,23 @@ class Lab:
     partitions: int = 8
 
     @property
-    def model(self) -> Path:
-        """The ONNX file of the model that all sides run; written when it is first asked for."""
-        path = self.store / model.NAME / model.VERSION / "model.onnx"
-        return path if path.exists() else model.build(self.store)
-
-    @property
     def store(self) -> Path:
-        """The model store that holds it."""
+        """The model store that holds the model of all sides."""
         return self.folder / "store"
+
+    def build_model(self) -> Path:
+        """Makes the model unless an earlier benchmark has. Returns its ONNX file."""
+        path = self.store / model.NAME / model.VERSION / MODEL
+        return path if path.exists() else model.build(self.store)
 
     @contextmanager
     def run(self, name: str) -> Iterator[Run]:
-        """A fresh set of the contract's topics under their own prefix. What carries the prefix is deleted afterwards."""
+        """A fresh set of the contract's topics under their own prefix. All that carries it is deleted afterwards."""
         prefix = f"bench-{uuid.uuid4().hex[:8]}-{name}-"
         folder = self.folder / prefix.strip("-")
         folder.mkdir()
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        specs = [
-            NewTopic(prefix + spec.name, self.partitions, 1, config=spec.config(MAX_RECORD))
-            for spec in ALL
-        ]
+        specs = [NewTopic(prefix + spec.name, self.partitions, 1, config=spec.config(MAX_RECORD)) for spec in ALL]
         for created in admin.create_topics(specs, request_timeout=ADMIN_S).values():
             created.result(ADMIN_S)
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from pathlib import Path
 from typing import Final
 
@@ -11,7 +12,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from benchmarks.load import FIELDS
-from models.manifest import Dtype, Input, InputField, Manifest, Outputs
+from models.manifest import MODEL, Dtype, Input, InputField, Manifest, Outputs
 
 NAME: Final = "mlp"
 VERSION: Final = "1"
@@ -28,7 +29,7 @@ def build(store: Path) -> Path:
     """
     folder = store / NAME / VERSION
     folder.mkdir(parents=True)
-    path = folder / "model.onnx"
+    path = folder / MODEL
     path.write_bytes(_mlp().SerializeToString())
     fields = [*FIELDS, *(f"session.mean.{name}" for name in FIELDS)]
     Manifest(
@@ -49,7 +50,7 @@ def _mlp() -> onnx.ModelProto:
     nodes: list[onnx.NodeProto] = []
     weights: list[TensorProto] = []
     x = INPUT
-    layers = list(zip(WIDTHS, WIDTHS[1:], strict=False))
+    layers = list(itertools.pairwise(WIDTHS))
     for n, (wide, out) in enumerate(layers):
         scale = np.sqrt(2 / wide)
         weights.append(numpy_helper.from_array((draw.standard_normal((wide, out)) * scale).astype(np.float32), f"w{n}"))
@@ -57,7 +58,9 @@ def _mlp() -> onnx.ModelProto:
         nodes.append(helper.make_node("Gemm", [x, f"w{n}", f"b{n}"], [f"z{n}"]))
         last = n == len(layers) - 1
         x = OUTPUT if last else f"a{n}"
-        nodes.append(helper.make_node("Softmax", [f"z{n}"], [x], axis=1) if last else helper.make_node("Relu", [f"z{n}"], [x]))
+        nodes.append(
+            helper.make_node("Softmax", [f"z{n}"], [x], axis=1) if last else helper.make_node("Relu", [f"z{n}"], [x])
+        )
     graph = helper.make_graph(
         nodes,
         "mlp",

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Final, Self
 
 import msgspec
-from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
 
 BATCH: Final = 10_000
 
@@ -20,10 +20,12 @@ class Scored(msgspec.Struct):
 
 
 class Reader:
-    """Counts a topic's records and keeps their values."""
+    """Counts a topic's records and, if asked, keeps their values."""
 
-    def __init__(self, bootstrap: str, topic: str, partitions: int, *, from_now: bool = False) -> None:
-        self.values: list[bytes] = []
+    def __init__(self, bootstrap: str, topic: str, partitions: int, *, keep: bool) -> None:
+        self.count = 0
+        self._values: list[bytes] = []
+        self._keep = keep
         self._consumer = Consumer(
             {
                 "bootstrap.servers": bootstrap,
@@ -34,8 +36,7 @@ class Reader:
                 "fetch.queue.backoff.ms": 1,
             }
         )
-        start = OFFSET_END if from_now else OFFSET_BEGINNING
-        self._consumer.assign([TopicPartition(topic, p, start) for p in range(partitions)])
+        self._consumer.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for p in range(partitions)])
 
     def __enter__(self) -> Self:
         return self
@@ -46,7 +47,7 @@ class Reader:
     def read(self, wait_s: float = 0.0) -> int:
         """Takes what has arrived, waiting up to wait_s for the first record. Returns how many there are in all."""
         self.take(wait_s)
-        return len(self.values)
+        return self.count
 
     def take(self, wait_s: float) -> tuple[int, list[bytes]]:
         """Takes what has arrived, as read() does. Returns the monotonic time in ns at which it was here, and it."""
@@ -59,10 +60,12 @@ class Reader:
             if (error := message.error()) is not None:
                 raise KafkaException(error)
             fresh.append(message.value() or b"")
-        self.values += fresh
+        self.count += len(fresh)
+        if self._keep:
+            self._values += fresh
         return now, fresh
 
     def scores(self) -> dict[str, dict[str, float]]:
-        """Event id -> label -> probability, of everything read so far."""
+        """Event id -> label -> probability, of everything that was read and kept."""
         decode = msgspec.json.Decoder(Scored).decode
-        return {scored.event_id: scored.scores for scored in map(decode, self.values)}
+        return {scored.event_id: scored.scores for scored in map(decode, self._values)}

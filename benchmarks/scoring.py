@@ -27,7 +27,7 @@ SAME: Final = 1e-5
 UNIT: Final = "us of worker CPU per event"
 GOALS: Final = {DEFAULTS.name: 50.0, TUNED.name: 35.0}
 """Times as much CPU as ours that the rival needs at least."""
-PARTS: Final = ("consume", "decode", "fold", "model", "encode", "produce", "commit")
+PARTS: Final[tuple[str, ...]] = ("consume", "decode", "fold", "model", "encode", "produce", "commit")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +71,7 @@ def profile(lab: Lab, load: Load) -> Iterator[Result]:
     """Where ours goes, from a round of its own: the worker times its parts, which costs a little itself."""
     with lab.run("profile") as run:
         out = run.folder / "profile.json"
+        sides.deploy(lab, run)
         worker = sides.ours(lab, run, PROFILE=str(out))
         drained = drain(lab, run, worker, load, OURS.events, ROUNDS)
         seconds = _profiled(out, worker)
@@ -96,7 +97,7 @@ def drain(lab: Lab, run: Run, worker: Worker, load: Load, events: int, round_: i
     records = load.events(events, round_)
     publisher = Publisher(lab.bootstrap)
     source, sink = run.topic(OBSERVATIONS.name), run.topic(PREDICTIONS.name)
-    with Reader(lab.bootstrap, sink, lab.partitions) as reader, worker:
+    with Reader(lab.bootstrap, sink, lab.partitions, keep=True) as reader, worker:
         warm = publisher.publish(source, load.once_each())
         worker.wait_until(lambda: reader.read() >= warm, START_S, "prediction of each warm-up event")
         worker.wait_until_calm()
@@ -139,5 +140,5 @@ def _profiled(path: Path, worker: Worker) -> dict[str, float]:
     """The seconds that the worker wrote when it ended."""
     if not path.exists():
         raise WorkerFailedError(f"the worker wrote no profile:\n{worker.tail()}")
-    seconds: dict[str, float] = json.loads(path.read_text())
+    seconds: dict[str, float] = json.loads(path.read_text())["seconds"]
     return seconds

@@ -34,6 +34,13 @@ class Side:
     """What to print of how it runs."""
 
 
+def deploy(lab: Lab, run: Run) -> None:
+    """Puts the model into the store and asks for it on the control topic, as an operator does."""
+    lab.build_model()
+    request = model.NAME.encode(), msgspec.json.encode({"active": model.VERSION})
+    Publisher(lab.bootstrap).publish(run.topic(CONTROL.name), [request])
+
+
 def ours(
     lab: Lab,
     run: Run,
@@ -42,10 +49,7 @@ def ours(
     commit_interval: float = OURS_COMMIT_S,
     **environment: str,
 ) -> Worker:
-    """A worker of this project with the model deployed by a control request; more HOMUNCULUS_* without the prefix."""
-    deploy = (model.NAME.encode(), msgspec.json.encode({"active": model.VERSION}))
-    _ = lab.model
-    Publisher(lab.bootstrap).publish(run.topic(CONTROL.name), [deploy])
+    """A worker of this project, on a run where the model is deployed; more HOMUNCULUS_* without the prefix."""
     settings = {
         "BROKER": f"kafka://{lab.bootstrap}",
         "APP_ID": f"{run.prefix}app",
@@ -70,13 +74,18 @@ def stock(lab: Lab, run: Run, *, tuned: bool) -> Worker:
         "BENCH_PREFIX": run.prefix,
         "BENCH_TUNED": "1" if tuned else "0",
         "BENCH_PARTITIONS": str(lab.partitions),
-        "BENCH_MODEL": str(lab.model),
+        "BENCH_MODEL": str(lab.build_model()),
         "BENCH_DATA_DIR": str(run.folder / "data"),
         "BENCH_WEB_PORT": str(free_port()),
     }
     loop = ["--loop", "uvloop"] if tuned else []
     command = [sys.executable, "-m", "faust", "-A", "benchmarks.stock_faust", *loop, "worker", "-l", "info"]
     return Worker(command, environment, run.folder / "worker.log", ROOT)
+
+
+def _deployed(lab: Lab, run: Run) -> Worker:
+    deploy(lab, run)
+    return ours(lab, run)
 
 
 def free_port() -> int:
@@ -97,5 +106,5 @@ TUNED: Final = Side(
     {"guarantee": "at_least_once", "settings": "BEST in benchmarks/stock_faust.py, uvloop, msgspec as JSON codec"},
 )
 OURS: Final = Side(
-    "homunculus", ours, 200_000, {"guarantee": Guarantee.EXACTLY_ONCE.value, "commit_interval_s": OURS_COMMIT_S}
+    "homunculus", _deployed, 200_000, {"guarantee": Guarantee.EXACTLY_ONCE.value, "commit_interval_s": OURS_COMMIT_S}
 )

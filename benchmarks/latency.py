@@ -1,0 +1,109 @@
+"""End to end under an open loop, beside the floor: generator, broker and reader with no worker between them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from benchmarks import sides
+from benchmarks.lab import Lab, Run
+from benchmarks.load import Load, Publisher
+from benchmarks.open_loop import due_ns, generator
+from benchmarks.reader import Reader
+from benchmarks.registry import Result, benchmark
+from benchmarks.scoring import START_S
+from benchmarks.worker import WorkerFailedError
+from core.settings import Guarantee
+from core.topics import OBSERVATIONS, PREDICTIONS
+
+RATES: Final = (2_000, 10_000)
+SECONDS: Final = 20.0
+LEAD_S: Final = 3.0
+"""Of a run's beginning that is left out: processes start, queues settle."""
+LATE_S: Final = 30.0
+COMMIT_S: Final = 0.05
+SHOWN: Final = {"p50": 50.0, "p99": 99.0, "p99.9": 99.9, "p99.99": 99.99, "max": 100.0}
+GOALS: Final = {
+    (Guarantee.AT_LEAST_ONCE, 10_000): "p99 <= 75",
+    (Guarantee.EXACTLY_ONCE, 10_000): "p99 <= 130",
+}
+
+
+class Sent(msgspec.Struct):
+    """An observation, as far as the floor is concerned."""
+
+    id: str
+
+
+class Answered(msgspec.Struct):
+    """A prediction, as far as its latency is concerned."""
+
+    event_id: str
+
+
+@benchmark
+def latency(lab: Lab) -> Iterator[Result]:
+    """From the moment an event was due to be sent until a read_committed reader has its prediction, in ms."""
+    sent = msgspec.json.Decoder(Sent).decode
+    answered = msgspec.json.Decoder(Answered).decode
+    for rate in RATES:
+        with lab.run("floor") as run:
+            floor, late = _measure(lab, run, OBSERVATIONS.name, rate, lambda raw: sent(raw).id)
+        yield _figure(lab, "floor without a worker", floor, late, rate)
+        for guarantee in Guarantee:
+            with lab.run("latency") as run, ExitStack() as stack:
+                _start(lab, run, guarantee, stack)
+                taken, late = _measure(lab, run, PREDICTIONS.name, rate, lambda raw: answered(raw).event_id)
+            commit = {"commit_interval_s": COMMIT_S, "guarantee": guarantee.value}
+            yield _figure(lab, guarantee.value, taken, late, rate, GOALS.get((guarantee, rate)), **commit)
+
+
+def _start(lab: Lab, run: Run, guarantee: Guarantee, stack: ExitStack) -> None:
+    """A warm worker, which has seen each session once and stops with the stack."""
+    sides.deploy(lab, run)
+    worker = stack.enter_context(sides.ours(lab, run, guarantee=guarantee, commit_interval=COMMIT_S))
+    warm = Publisher(lab.bootstrap).publish(run.topic(OBSERVATIONS.name), Load().once_each())
+    with Reader(lab.bootstrap, run.topic(PREDICTIONS.name), lab.partitions, keep=False) as reader:
+        worker.wait_until(lambda: reader.read() >= warm, START_S, "prediction of each warm-up event")
+    worker.wait_until_calm()
+
+
+def _measure(lab: Lab, run: Run, topic: str, rate: int, identifier: Callable[[bytes], str]) -> tuple[np.ndarray, float]:
+    """Latencies in ms of all events but the first seconds', and the generator's own lateness."""
+    total, lead = int(rate * (SECONDS + LEAD_S)), int(rate * LEAD_S)
+    sessions = Load().sessions
+    source = run.topic(OBSERVATIONS.name)
+    arrived: list[tuple[int, list[bytes]]] = []
+    with Reader(lab.bootstrap, run.topic(topic), lab.partitions, keep=False) as reader:
+        while reader.take(1.0)[1]:
+            pass  # the warm-up's
+        already = reader.count
+        with generator(lab.bootstrap, source, sessions, rate, SECONDS + LEAD_S) as sending:
+            end = time.monotonic() + SECONDS + LEAD_S + LATE_S
+            while reader.count - already < total:
+                arrived.append(reader.take(0.1))
+                if time.monotonic() > end:
+                    raise WorkerFailedError(f"{reader.count - already} of {total} events arrived in time on {topic}")
+            late = sending.lateness_ms()
+    taken = [(due_ns(name), now - due_ns(name)) for now, values in arrived for name in map(identifier, values)]
+    taken.sort()
+    return np.array([t for _, t in taken[lead:]]) / 1e6, late
+
+
+def _figure(
+    lab: Lab, what: str, taken: np.ndarray, late: float, rate: int, goal: str | None = None, **conditions: object
+) -> Result:
+    parts = {name: float(np.percentile(taken, p)) for name, p in SHOWN.items()}
+    return Result(
+        f"latency: {what} at {rate:,} events/s",
+        parts["p99"],
+        "ms, p99",
+        lab.conditions(events=len(taken), sessions=Load().sessions, generator_late_p99_ms=round(late, 2), **conditions),
+        parts,
+        goal,
+    )
