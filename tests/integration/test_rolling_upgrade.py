@@ -10,7 +10,7 @@ from tests.worker import tails
 def test_a_release_that_reads_one_more_topic_keeps_both_workers_healthy(rig: Rig) -> None:
     old = rig.worker("old").start()
     rig.deploy()
-    new = rig.worker("new", app="tests.apps.upgraded")
+    new = rig.worker("new", app="tests.upgraded.app")
     notes = [Sent(f"n{number}", f"s{number % 50}", EPOCH_MS + number, 1.0) for number in range(500)]
     with rig.sender():
         rig.wait_progress(500)

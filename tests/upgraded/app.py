@@ -1,4 +1,4 @@
-"""The next release of the application, for tests: it reads one topic more. `faust -A tests.apps.upgraded worker`."""
+"""The next release of the application, for tests: it reads one topic more. `faust -A tests.upgraded.app worker`."""
 
 from __future__ import annotations
 
@@ -21,6 +21,6 @@ async def read(stream: Stream[Observation]) -> None:
             s.emit(DEAD_LETTERS, s.keys, values, output_headers(s.topic, s.partition, s.records))
 
 
-from app import app  # noqa: E402
+from app import app
 
 __all__ = ["app"]
