@@ -94,15 +94,16 @@ def permits(expression: str) -> bool:
         return result
 
     def single() -> bool:
-        if not tokens:
-            return False
         token = tokens.pop(0)
         if token == "(":
             result = alternatives()
-            return bool(tokens) and tokens.pop(0) == ")" and result
+            return tokens.pop(0) == ")" and result
         return token in ALLOWED
 
-    return alternatives() and not tokens
+    try:
+        return alternatives() and not tokens
+    except IndexError:  # it ends where something must follow
+        return False
 
 
 def identify(words: str) -> str | None:
@@ -132,7 +133,7 @@ def main() -> int:
             for classifier in metadata.get_all("Classifier") or []
             if classifier.startswith("License ::")
         ]
-        expression, text = (metadata[key] if key in metadata else None for key in ("License-Expression", "License"))
+        expression, text = ((metadata.get_all(key) or [None])[0] for key in ("License-Expression", "License"))
         problem = judge(name, expression, classifiers, text)
         if problem:
             problems.append(problem)
