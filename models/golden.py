@@ -58,9 +58,10 @@ def check_golden(manifest: Manifest, compute: Compute) -> None:
             off = [label for label, p in example.expected.items() if not abs(got[label] - p) <= example.tolerance]
             if off or row in scores.broken:
                 expected = {label: example.expected[label] for label in off or example.expected}
+                finite = {label: round(score, 6) for label, score in got.items()}
                 raise GoldenMismatchError(
                     f"{manifest.identity}: golden[{index}] {how} expects {expected} within {example.tolerance}, "
-                    f"got {got if row not in scores.broken else 'something not finite'}"
+                    f"got {finite if row not in scores.broken else 'something not finite'}"
                 )
 
 
