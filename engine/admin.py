@@ -129,13 +129,12 @@ async def ensure_topics(
                 try:
                     async with TopicAdmin(bootstrap, connection) as admin:
                         shapes = await admin.shapes()
-                        existed = [name for name in wanted if name in shapes and name not in created]
                         while unready := _unready(shapes, wanted, settings):
                             pending = f"not there yet: {', '.join(unready)}"
                             created += await _create(admin, [n for n in unready if n not in shapes], wanted, settings)
                             await asyncio.sleep(RETRY_S)
                             shapes = await admin.shapes()
-                        await _check_configs(admin, existed, wanted, settings)
+                        await _check_configs(admin, [n for n in wanted if n not in created], wanted, settings)
                         return created
                 except (KafkaError, OSError, TimeoutError) as error:
                     pending = str(error) or type(error).__name__
@@ -189,10 +188,10 @@ async def _create(
 
 
 async def _check_configs(
-    admin: TopicAdmin, existed: list[str], wanted: Mapping[str, TopicSpec[Any]], settings: Settings
+    admin: TopicAdmin, others: list[str], wanted: Mapping[str, TopicSpec[Any]], settings: Settings
 ) -> None:
-    """Raises TopicError when a topic that was there before us would lose records, or block those that we write."""
-    configs = await admin.configs(existed) if existed else None
+    """Raises TopicError when a topic that somebody else made would lose records, or block those that we write."""
+    configs = await admin.configs(others) if others else None
     for name, config in (configs or {}).items():
         spec = wanted[name]
         policy = config.get("cleanup.policy", spec.cleanup.value)

@@ -13,6 +13,7 @@ from core.errors import SettingsError, TopicError
 from core.settings import Settings
 from core.topics import ALL, DEPLOYMENTS, OBSERVATIONS, PREDICTIONS, TopicSpec, changelog
 from engine.admin import Shape, TopicAdmin, ensure_topics
+from engine.embedded import EmbeddedBroker
 from tests.kafka import Broker, free_port
 
 SPECS = (*ALL, changelog("shop", "sessions"))
@@ -129,3 +130,16 @@ async def test_no_broker_is_an_error_that_names_the_setting_and_the_address(sett
     nobody = f"127.0.0.1:{free_port()}"
     with pytest.raises(SettingsError, match=rf"HOMUNCULUS_BROKER: {nobody} .*within 1 s"):
         await ensure_topics(nobody, SPECS, settings, within_s=1)
+
+
+async def test_a_broker_that_comes_up_late_is_waited_for(settings: Settings) -> None:
+    late = EmbeddedBroker(free_port())
+    asked = asyncio.create_task(ensure_topics(late.bootstrap, SPECS, settings))
+    try:
+        await asyncio.wait([asked], timeout=0.2)
+        assert not asked.done()
+        await late.start()
+        assert len(await asked) == len(SPECS)
+    finally:
+        asked.cancel()
+        await late.stop()
