@@ -207,6 +207,8 @@ def _settle(calls: Sequence[_Call]) -> None:
 def _merged(calls: Sequence[_Call]) -> Arrays:
     if len(calls) == 1:
         return calls[0].inputs
+    if any(call.inputs.keys() != calls[0].inputs.keys() for call in calls):
+        raise ValueError("calls for one runtime name different inputs")
     return {name: np.concatenate([call.inputs[name] for call in calls]) for name in calls[0].inputs}
 
 
