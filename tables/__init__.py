@@ -1,1 +1,1 @@
-"""One table a file: its key, its value, how long it keeps, who writes it."""
+"""One table a file: key, value type, retention, who writes it."""

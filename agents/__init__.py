@@ -1,0 +1,1 @@
+"""What happens on streams: each agent reads, calls, stages."""

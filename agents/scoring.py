@@ -1,0 +1,243 @@
+"""observations -> sessions -> model -> predictions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from core.errors import FieldError, NoModelError, RecordError, UnknownModelError
+from core.events import Observation, Prediction
+from core.topics import OBSERVATIONS, PREDICTIONS
+from engine.agent import Stream, agent
+from engine.batch import Batch, Slice
+from engine.dead_letters import dead_letter
+from engine.engine import Engine
+from engine.tracing import output_headers
+from models.engine import Array
+from models.live import LiveModels
+from models.rows import Rows, numbers
+from models.scores import Scores
+from models.swap import LiveVersion
+from tables.sessions import sessions
+
+Floats = NDArray[np.float64]
+
+WAIT_S = 5.0
+"""Seconds between looks at whether the batch that waits for a model still is ours."""
+
+
+@agent(OBSERVATIONS)
+async def score(stream: Stream[Observation]) -> None:
+    """Scores every observation with the live model of its session."""
+    scorer = Scorer(stream.engine)
+    async for batch in stream:
+        await scorer.score(batch)
+
+
+class Scorer:
+    """Advances the sessions of a batch, asks the models, stages the predictions."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._models: LiveModels = engine.models
+        self._dead_letter = engine.settings.without_model == "dead-letter"
+        self._rows: dict[tuple[str, tuple[str, ...], tuple[str, ...]], Rows] = {}
+        self._encode = msgspec.json.Encoder().encode
+
+    async def score(self, batch: Batch[Observation]) -> None:
+        """Predictions are staged when it returns; records that can't be scored are dead letters."""
+        profile = self._engine.profile
+        with ExitStack() as held:
+            versions = await self._versions(batch, held)
+            with profile.part("fold"):
+                plan = _Plan(self, [s for s in batch.slices if not s.stale], versions)
+                plan.fold()
+            await plan.predict()
+            with profile.part("encode"):
+                for s, at in plan.slices:
+                    self._stage(plan, s, at)
+
+    async def _versions(self, batch: Batch[Observation], held: ExitStack) -> dict[str | None, LiveVersion]:
+        """The version that answers for each model named in the batch, held until the batch is through."""
+        versions: dict[str | None, LiveVersion] = {}
+        for name in {event.model for event in batch.events}:
+            while name not in versions:
+                try:
+                    versions[name] = held.enter_context(self._models.using(name))
+                except UnknownModelError as error:
+                    drop_model(batch, name, error)
+                    break
+                except NoModelError as error:
+                    if self._dead_letter:
+                        drop_model(batch, name, error)
+                        break
+                    await self._until_live(name)
+                    if batch.stale:
+                        break
+        return versions
+
+    async def _until_live(self, name: str | None) -> None:
+        try:
+            await self._models.until_live(name, WAIT_S)
+        except NoModelError:
+            return  # asked again, as long as the batch is ours
+
+    def rows(self, version: LiveVersion, fields: tuple[str, ...], features: tuple[str, ...]) -> Rows:
+        """How a version's inputs are filled from these columns."""
+        key = (version.identity, fields, features)
+        if key not in self._rows:
+            self._rows[key] = Rows(version.manifest, fields, features)
+        return self._rows[key]
+
+    def _stage(self, plan: _Plan, s: Slice[Observation], at: int) -> None:
+        headers = output_headers(s.topic, s.partition, s.records)
+        encode = self._encode
+        prefix = f"{OBSERVATIONS.name}/{s.partition}/"
+        keys, values, kept = [], [], []
+        answers = plan.answers
+        for i, (event, record) in enumerate(zip(s.events, s.records, strict=True)):
+            answer = answers[at + i]
+            if isinstance(answer, RecordError):
+                s.dropped.append((record.offset, dead_letter(s, record, answer)))
+                continue
+            version, label, scores, confidence, low, decision = answer
+            prediction = Prediction(
+                f"{prefix}{record.offset}",
+                event.id,
+                event.session,
+                event.ts,
+                version.manifest.name,
+                version.version,
+                label,
+                scores,
+                confidence,
+                low,
+                "active",
+                decision,
+                plan.out_of_order[at + i],
+            )
+            keys.append(record.key)
+            values.append(encode(prediction))
+            kept.append(headers[i])
+        s.emit(PREDICTIONS, keys, values, kept)
+
+
+Answer = tuple[LiveVersion, str, dict[str, float], float | None, bool, bool | None]
+
+
+class _Plan:
+    """One batch on its way: columns for all its events, split by model only where models differ."""
+
+    def __init__(
+        self, scorer: Scorer, slices: list[Slice[Observation]], versions: dict[str | None, LiveVersion]
+    ) -> None:
+        self._scorer = scorer
+        self._versions = versions
+        self._batch = Batch(slices)
+        distinct = {id(v): v for v in versions.values()}.values()
+        self._fields = tuple(
+            dict.fromkeys((*sessions.fields, *(f for v in distinct for f in Rows.numeric_fields(v.manifest))))
+        )
+        self._take = [self._fields.index(field) for field in sessions.fields]
+        self.slices: list[tuple[Slice[Observation], int]] = []
+        """Each slice and the place of its first event."""
+        self.answers: list[Answer | RecordError] = []
+        self.out_of_order: list[bool] = []
+
+    def fold(self) -> None:
+        """Checks every event against its model's manifest, then advances the sessions of those that pass."""
+        features = sessions.features
+        events = [event.features for event in self._batch.events]
+        errors: dict[int, FieldError] = {}
+        found = numbers(events, self._fields, errors)
+        for version, places in self._groups():
+            rows = self._scorer.rows(version, self._fields, features)
+            if places is None:
+                rows.check(events, found, errors)
+            else:
+                theirs: dict[int, FieldError] = {}
+                rows.check([events[i] for i in places], found[places], theirs)
+                errors.update({places[i]: error for i, error in theirs.items()})
+        if errors:
+            good = np.array([i not in errors for i in range(len(events))], np.bool_)
+            drop_places(self._batch, errors)
+            found = found[good]
+        self._found, folded, at = found, [], 0
+        for s in self._batch.slices:
+            if n := len(s.events):
+                ts = np.array([event.ts for event in s.events], np.float64)
+                folded.append(sessions.fold(s, ts, np.ascontiguousarray(found[at : at + n][:, self._take])))
+                self.slices.append((s, at))
+                at += n
+        self._features = np.concatenate([f.features for f in folded]) if folded else np.empty((0, len(features)))
+        self.out_of_order = [late for f in folded for late in f.out_of_order.tolist()]
+
+    async def predict(self) -> None:
+        """Asks each version for its events' scores."""
+        events = [event.features for event in self._batch.events]
+        self.answers = [RecordError("not scored")] * len(events)
+        with self._scorer._engine.profile.part("rows"):
+            asked: list[tuple[LiveVersion, list[int] | None, dict[str, Array]]] = []
+            for version, places in self._groups():
+                rows = self._scorer.rows(version, self._fields, sessions.features)
+                if places is None:
+                    asked.append((version, places, rows.build(events, self._found, self._features)))
+                else:
+                    theirs = [events[i] for i in places]
+                    asked.append((version, places, rows.build(theirs, self._found[places], self._features[places])))
+        scored = await asyncio.gather(*(version.predict(inputs) for version, _, inputs in asked))
+        for (version, places, _), scores in zip(asked, scored, strict=True):
+            self._take_answers(version, range(len(events)) if places is None else places, scores)
+
+    def _groups(self) -> list[tuple[LiveVersion, list[int] | None]]:
+        """The versions of the batch and the places of their events; None: all of them."""
+        versions = self._versions
+        if len(versions) == 1:
+            return [(version, None) for version in versions.values()]
+        places: dict[str | None, list[int]] = {}
+        for i, event in enumerate(self._batch.events):
+            places.setdefault(event.model, []).append(i)
+        return [(versions[name], where) for name, where in places.items()]
+
+    def _take_answers(self, version: LiveVersion, places: Sequence[int], scores: Scores) -> None:
+        labels = scores.labels
+        best = [labels[i] for i in scores.best.tolist()]
+        each = [dict(zip(labels, row, strict=True)) for row in scores.matrix.tolist()]
+        n = len(best)
+        confidence: list[Any] = [None] * n if scores.confidence is None else scores.confidence.tolist()
+        decision: list[Any] = [None] * n if scores.decision is None else scores.decision.tolist()
+        answers = zip([version] * n, best, each, confidence, scores.low_confidence.tolist(), decision, strict=True)
+        if isinstance(places, range):
+            self.answers = list(answers)
+        else:
+            for place, answer in zip(places, answers, strict=True):
+                self.answers[place] = answer
+        for i in scores.broken.tolist():
+            self.answers[places[i]] = RecordError(
+                f"{version.manifest.identity} gave no usable score for it (not finite, or no probability)"
+            )
+
+
+def drop_model(batch: Batch[Observation], name: str | None, error: RecordError) -> None:
+    """Dead-letters the events that ask for a model."""
+    drop_places(batch, {i: error for i, event in enumerate(batch.events) if event.model == name})
+
+
+def drop_places(batch: Batch[Observation], errors: Mapping[int, RecordError]) -> None:
+    """Dead-letters events by their place in the batch."""
+    at = 0
+    for s in batch.slices:
+        n = len(s.events)
+        bad = [i for i in range(n) if at + i in errors]
+        for i in bad:
+            s.dropped.append((s.records[i].offset, dead_letter(s, s.records[i], errors[at + i])))
+        if bad:
+            s.events = [event for i, event in enumerate(s.events) if at + i not in errors]
+            s.records = [record for i, record in enumerate(s.records) if at + i not in errors]
+        at += n

@@ -1,0 +1,19 @@
+"""Puts the application together: `faust -A app worker`."""
+
+import sys
+from pathlib import Path
+
+# Faust has the working folder on sys.path only while it imports this file.
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from agents import deployments, scoring  # noqa: E402  after sys.path
+from core.errors import HomunculusError  # noqa: E402
+from core.settings import Settings  # noqa: E402
+from engine.app import create_app  # noqa: E402
+
+try:
+    app = create_app(Settings.read(), [deployments.follow])
+except HomunculusError as error:
+    sys.exit(f"homunculus: {error}")
+
+__all__ = ["app", "deployments", "scoring"]

@@ -1,0 +1,1 @@
+"""Operator commands: `faust -A app models|tables|topics|replay|reset|doctor`."""

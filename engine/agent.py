@@ -1,0 +1,194 @@
+"""Agents: a function over a stream of batches. A record that an agent can't process alone goes to dead-letters."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import msgspec
+from pydantic import ValidationError
+
+from core.errors import DecodeError, FatalError, KeyMismatchError, RecordError, TaskError
+from core.topics import TopicSpec
+from engine.batch import Batch, Slice, working_on
+from engine.codec import codec_of, explain
+from engine.dead_letters import dead_letter
+from engine.engine import Engine
+
+log = logging.getLogger(__name__)
+
+E = TypeVar("E")
+
+
+class Stream(Generic[E]):
+    """What an agent iterates over. Asking for the next batch finishes the one before."""
+
+    def __init__(self, engine: Engine, topic: TopicSpec[E], polls: AsyncIterator[list[Slice[E]]]) -> None:
+        self.engine = engine
+        self.topic = topic
+        self._polls = polls
+        self._alone: deque[Slice[E]] = deque()
+        self._decode = codec_of(topic.value).decode
+        self._keyed = topic.key == "session"
+        self._batch: Batch[E] | None = None
+
+    def __aiter__(self) -> Stream[E]:
+        return self
+
+    async def __anext__(self) -> Batch[E]:
+        if self._batch is not None:
+            self._batch.finish()
+            self._batch = None
+        while True:
+            slices = [s for s in await self._next_slices() if not s.stale]
+            with self.engine.profile.part("decode"):
+                for s in slices:
+                    self._decode_slice(s)
+            for s in slices:
+                if not s.events:
+                    s.finish()
+            batch = Batch([s for s in slices if s.events])
+            if batch.slices:
+                self._batch = batch
+                return batch
+
+    async def each(self, handle: Callable[[E], Awaitable[None]], concurrency: int) -> None:
+        """Calls handle for every event: concurrently over keys, in order within one, at most so many at once.
+
+        An event's writes and outputs (tables, `current_slice().send`) count once all events before it are finished,
+        so that long work never holds a transaction open, and a crash repeats only what was not finished.
+        """
+        room = asyncio.Semaphore(concurrency)
+        last: dict[tuple[int, bytes], asyncio.Task[None]] = {}
+
+        async def work(s: Slice[E], key: tuple[int, bytes], before: asyncio.Task[None] | None) -> None:
+            try:
+                if before is not None:
+                    await asyncio.wait([before])
+                if s.stale:
+                    return
+                working_on(s)
+                await handle(s.events[0])
+            except Exception as error:
+                if not s.stale:
+                    give_up(s, error)
+            else:
+                if not s.stale:
+                    s.finish()
+            finally:
+                room.release()
+                if last.get(key) is asyncio.current_task():
+                    del last[key]
+
+        async for batch in self:
+            self._batch = None  # its slices finish by themselves
+            for s in batch.slices:
+                for part in s.split():
+                    await room.acquire()
+                    key = (part.partition, part.keys[0])
+                    last[key] = asyncio.create_task(work(part, key, last.get(key)))
+
+    def failed(self, error: Exception) -> bool:
+        """The agent raised on the current batch. One record: to dead-letters. More: they come again, one by one.
+
+        Returns whether there was a batch to blame.
+        """
+        batch, self._batch = self._batch, None
+        if batch is None:
+            return isinstance(error, TaskError)
+        unfinished = [s for s in batch.slices if not s.done and not s.stale]
+        if len(unfinished) == 1 and unfinished[0].alone and not isinstance(error, TaskError):
+            give_up(unfinished[0], error)
+        else:
+            for s in unfinished:
+                if not s.stale:
+                    s.task.rewind(s)
+        return True
+
+    async def _next_slices(self) -> list[Slice[E]]:
+        if not self._alone:
+            slices = await anext(self._polls)
+            if not any(s.alone for s in slices):
+                return slices
+            # After a failure each record is a batch of its own, or its neighbours would fail with it.
+            self._alone.extend(slices)
+        return [self._alone.popleft()]
+
+    def _decode_slice(self, s: Slice[E]) -> None:
+        decode, events = self._decode, s.events
+        records = s.records
+        bad: list[tuple[int, RecordError]] = []
+        for i, record in enumerate(records):
+            try:
+                event = decode(record.value)  # type: ignore[arg-type]
+                if self._keyed and record.key != event.session.encode():  # type: ignore[attr-defined]
+                    raise KeyMismatchError(record.key, event.session)  # type: ignore[attr-defined]
+                events.append(event)
+            except RecordError as error:
+                bad.append((i, error))
+            except (msgspec.MsgspecError, ValidationError, RecursionError, TypeError, ValueError) as error:
+                bad.append((i, DecodeError("the value is null") if record.value is None else explain(error)))
+        for i, reason in bad:
+            s.dropped.append((records[i].offset, dead_letter(s, records[i], reason)))
+        if bad:
+            wrong = {i for i, _ in bad}
+            s.records = [record for i, record in enumerate(records) if i not in wrong]
+
+
+def give_up(s: Slice[Any], error: Exception) -> None:
+    """A slice of one record can't be processed: its state goes back, the record goes to dead-letters."""
+    if not isinstance(error, RecordError):
+        log.error("%s failed and goes to dead-letters", s.source(0), exc_info=error)
+    s.task.undo(s)
+    s.outputs.clear()
+    s.dropped.append((s.first, dead_letter(s, s.records[0], error)))
+    s.finish()
+
+
+Body = Callable[[Stream[E]], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Agent(Generic[E]):
+    """A declared agent: create_app() gives it to Faust."""
+
+    topic: TopicSpec[E]
+    body: Body[E]
+
+    @property
+    def name(self) -> str:
+        """As `faust -A app agents` shows it."""
+        return f"{self.body.__module__}.{self.body.__name__}"
+
+    async def run(self, engine: Engine, polls: AsyncIterator[list[Slice[E]]]) -> None:
+        """The body for ever: an error costs it a record, never the partition."""
+        stream = Stream(engine, self.topic, polls)
+        while True:
+            try:
+                await self.body(stream)
+                return
+            except FatalError as error:
+                engine.fatal(error)
+                await asyncio.Event().wait()
+            except Exception as error:
+                if not stream.failed(error):
+                    engine.fatal(error)
+                    await asyncio.Event().wait()
+
+
+declared: list[Agent[Any]] = []
+"""Every agent whose module has been imported."""
+
+
+def agent(topic: TopicSpec[E]) -> Callable[[Body[E]], Body[E]]:
+    """Declares a function over the batches of a topic: `async def score(stream: Stream[Observation])`."""
+
+    def declare(body: Body[E]) -> Body[E]:
+        declared.append(Agent(topic, body))
+        return body
+
+    return declare

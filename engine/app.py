@@ -1,0 +1,222 @@
+"""The Faust application, made from the settings and from what agents, tables and pages have declared."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from ipaddress import ip_address
+from typing import Any, Final, NoReturn
+
+import faust
+from aiokafka.errors import KafkaError
+from faust.types import AppT
+from mode import loop as mode_loop
+
+from core.errors import FatalError, HomunculusError, SettingsError, UsageError
+from core.settings import Settings
+from core.topics import ALL, TopicSpec, changelog
+from engine import logs
+from engine.admin import ensure_topics
+from engine.agent import Agent, declared
+from engine.assignor import TaskAssignor
+from engine.batch import Slice
+from engine.changelog import POSITIONS
+from engine.connection import client_options, connect
+from engine.embedded import EmbeddedBroker
+from engine.engine import Engine
+from engine.publisher import Publisher
+from engine.table import Table
+from engine.transport import Transport, keep_compiled_records
+from engine.watchdog import Watchdog
+from models.device import Device
+from models.inference import InferenceThread
+from models.live import LiveModels
+from models.store import ModelStore
+
+log = logging.getLogger(__name__)
+
+START_STATUS: Final = 1
+"""Exit status of a worker that can't start."""
+
+Background = Callable[["App"], Coroutine[Any, Any, None]]
+"""What runs beside the agents, from the moment that the broker is reached; its error ends the process."""
+
+
+class Raw(faust.Schema):  # type: ignore[type-arg]  # not subscriptable at run time
+    """Leaves keys and values to us: a message's value is a list of slices."""
+
+    def loads_key(self, app: AppT, message: Any, **options: Any) -> Any:
+        """The key as it is."""
+        return message.key
+
+    def loads_value(self, app: AppT, message: Any, **options: Any) -> Any:
+        """The value as it is."""
+        return message.value
+
+
+class App(faust.App):
+    """Faust's App with our engine below it."""
+
+    def __init__(
+        self, settings: Settings, models: LiveModels, agents: Iterable[Agent[Any]], background: Iterable[Background]
+    ) -> None:
+        self.settings = settings
+        self.engine = Engine(settings, Table.declared, models)
+        self._beside = tuple(background)
+        self._embedded = EmbeddedBroker() if settings.embedded else None
+        self._inputs: list[TopicSpec[Any]] = []
+        self._background: list[asyncio.Task[None]] = []
+        self._publisher: Publisher | None = None
+        broker = f"kafka://{self._embedded.bootstrap}" if self._embedded else settings.broker
+        self._broker = broker
+        keep_compiled_records()
+        bootstrap, _ = client_options(broker)
+        super().__init__(
+            settings.app_id,
+            broker=[f"kafka://{server}" for server in bootstrap.split(",")],
+            env_prefix="HOMUNCULUS_FAUST_",  # else WEB_BIND in the environment would win over what we say
+            datadir=str(settings.data_dir / "faust"),
+            topic_partitions=settings.partitions,
+            topic_allow_declare=False,
+            topic_disable_leader=True,
+            store="memory://",
+            stream_wait_empty=False,
+            broker_session_timeout=settings.session_timeout,
+            broker_heartbeat_interval=settings.session_timeout / 4,
+            broker_rebalance_timeout=settings.session_timeout,
+            broker_request_timeout=max(30.0, settings.session_timeout + 1),
+            web_bind=str(settings.web_bind),
+            web_port=settings.web_port,
+            web_host=str(settings.web_bind),
+            logging_config=logs.config(settings),
+            PartitionAssignor=TaskAssignor,
+        )
+        self.transport = Transport(self.conf.broker_consumer, self)
+        for agent in agents:
+            self._declare(agent)
+
+    def _declare(self, agent: Agent[Any]) -> None:
+        name = self.engine.topic_name(agent.topic)
+        self._inputs.append(agent.topic)
+        self.engine.sources.add(name)
+        topic = self.topic(name, schema=Raw(), acks=False)
+
+        async def run(stream: Any) -> None:
+            async def polls() -> AsyncIterator[list[Slice[Any]]]:
+                async for slices in stream:
+                    yield slices
+
+            await agent.run(self.engine, polls())
+
+        run.__doc__ = agent.body.__doc__
+        self.agent(topic, name=agent.name)(run)
+
+    @property
+    def publisher(self) -> Publisher:
+        """For records of the worker itself; known once the worker has started."""
+        assert self._publisher is not None
+        return self._publisher
+
+    # -- what Faust has and we don't ----------------------------------------------------------------------------------
+
+    def Table(self, *args: Any, **options: Any) -> NoReturn:  # noqa: N802  Faust's name
+        """Refused: Faust's tables write before the commit and lose or repeat work at a crash."""
+        raise UsageError(
+            "app.Table is Faust's, whose state is neither exact nor fenced: declare a subclass of engine.table.Table "
+            "(see docs/faust.md)"
+        )
+
+    GlobalTable = SetTable = SetGlobalTable = Table
+
+    # -- starting and stopping ----------------------------------------------------------------------------------------
+
+    async def on_first_start(self) -> None:
+        """Broker, topics and models; whatever is wrong ends the process with a sentence and a status."""
+        await super().on_first_start()
+        try:
+            await self._begin()
+        except (HomunculusError, KafkaError, OSError) as error:
+            log.critical("The worker doesn't start: %s", error)
+            if self._embedded:
+                await self._embedded.stop()
+            logging.shutdown()
+            os._exit(START_STATUS)
+
+    async def _begin(self) -> None:
+        settings, engine = self.settings, self.engine
+        self._check_bind()
+        if self._embedded:
+            await self._embedded.start()
+            self._watch(self._broker_ended(self._embedded))
+        engine.connection = await connect(settings, self._broker)
+        changelogs = [changelog(settings.app_id, table) for table in (*engine.tables, POSITIONS)]
+        topics = {spec.name: spec for spec in (*ALL, *self._inputs, *changelogs)}
+        await ensure_topics(engine.connection.bootstrap, topics.values(), settings, engine.connection.security)
+        self._publisher = Publisher(engine.connection)
+        await self._publisher.start()
+        for work in self._beside:
+            self._watch(work(self))
+        self._watch(Watchdog(engine).run())
+        _calm_collector()
+
+    def _watch(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        task.add_done_callback(self._watched)
+        self._background.append(task)
+
+    def _watched(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.engine.fatal(error)
+
+    async def _broker_ended(self, broker: EmbeddedBroker) -> None:
+        status = await broker.ended()
+        raise FatalError(f"the embedded broker has ended with status {status}: nothing it held is left")
+
+    def _check_bind(self) -> None:
+        """On the effective configuration: Faust reads its own command line and environment after ours."""
+        bind = str(self.conf.web_bind or "")
+        if self.conf.web_enabled and not _loopback(bind) and self.settings.web_token is None:
+            raise SettingsError(
+                f"the web views would listen on {bind or 'every address'} without a token: set HOMUNCULUS_WEB_TOKEN, or "
+                "bind to 127.0.0.1"
+            )
+
+    async def on_shutdown(self) -> None:
+        """After the consumer has left the group: nothing of ours is left behind."""
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
+        if self._publisher is not None:
+            await self._publisher.stop()
+        self.engine.models.close()
+        if self._embedded:
+            await self._embedded.stop()
+        self.engine.profile.write()
+
+
+def create_app(settings: Settings, background: Iterable[Background] = ()) -> App:
+    """The application of every agent and table that has been imported. Raises SettingsError."""
+    mode_loop.use("uvloop")
+    models = LiveModels(
+        ModelStore(settings.model_store), Device.of(settings.device), InferenceThread(), settings.default_model
+    )
+    return App(settings, models, declared, background)
+
+
+def _calm_collector() -> None:
+    """What lives since the start is never garbage, and batches die young: full collections only cost latency."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
+
+
+def _loopback(bind: str) -> bool:
+    if bind == "localhost":
+        return True
+    try:
+        return ip_address(bind).is_loopback
+    except ValueError:
+        return False

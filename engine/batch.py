@@ -1,0 +1,195 @@
+"""What an agent sees: a batch of events, made of one slice a partition; a slice finishes as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+
+from core.errors import OutputTooLargeError, UsageError
+from core.events import Source
+from core.topics import TopicSpec
+from engine.codec import codec_of
+from engine.record import Headers, Record
+from engine.tracing import output_headers
+
+if TYPE_CHECKING:
+    from engine.table import Shard
+    from engine.task import PartitionTask
+
+E = TypeVar("E")
+T = TypeVar("T")
+
+_current: ContextVar[Slice[Any]] = ContextVar("slice")
+
+
+class Staged(NamedTuple):
+    """Outputs of a slice that wait until every earlier slice of the partition has finished."""
+
+    topic: str
+    keys: Sequence[bytes | None]
+    values: Sequence[bytes | None]
+    headers: Sequence[Headers]
+    partition: int
+
+
+class Slice(Generic[E]):
+    """Records of one source partition. Its writes and outputs stay with it until the finished prefix reaches it."""
+
+    __slots__ = (
+        "alone",
+        "changed",
+        "done",
+        "dropped",
+        "epoch",
+        "events",
+        "first",
+        "last",
+        "newest",
+        "outputs",
+        "records",
+        "size",
+        "task",
+        "topic",
+    )
+
+    def __init__(self, task: PartitionTask, topic: str, records: list[Record]) -> None:
+        self.task = task
+        self.topic = topic
+        self.records = records
+        """Those that are still good; events[i] is what records[i] decodes to."""
+        self.events: list[E] = []
+        self.first = records[0].offset
+        self.last = records[-1].offset
+        self.size = len(records)
+        self.done = False
+        self.alone = False
+        """Whether it must not share a batch: an agent failed on records around it."""
+        self.newest = -1
+        """Newest event time in it, ms since epoch: moves the partition's watermark."""
+        self.epoch = task.epoch
+        self.changed: list[tuple[Shard, Any]] = []
+        self.outputs: list[Staged] = []
+        self.dropped: list[tuple[int, Staged]] = []
+        """Dead letters of records that never became events, with the offset each stands at."""
+
+    @property
+    def partition(self) -> int:
+        """The partition's number, the same for its state and outputs."""
+        return self.task.partition
+
+    @property
+    def stale(self) -> bool:
+        """Whether its task has moved on without it: nothing it does counts any more."""
+        return self.epoch != self.task.epoch
+
+    @property
+    def keys(self) -> list[bytes]:
+        """Keys of the records; those without one never got here as events."""
+        return [record.key or b"" for record in self.records]
+
+    def source(self, i: int) -> Source:
+        """Where record i stands."""
+        return Source(self.topic, self.partition, self.records[i].offset)
+
+    def emit(
+        self,
+        topic: TopicSpec[Any],
+        keys: Sequence[bytes | None],
+        values: Sequence[bytes | None],
+        headers: Sequence[Headers],
+        partition: int | None = None,
+    ) -> None:
+        """Stages outputs: they leave with the state and the positions, or not at all.
+
+        partition: where to, by default this slice's own. Raises OutputTooLargeError.
+        """
+        limit = self.task.engine.settings.max_record
+        largest = max((len(value) for value in values if value is not None), default=0)
+        if largest > limit:
+            raise OutputTooLargeError(
+                f"an output for {topic.name} has {largest} bytes; HOMUNCULUS_MAX_RECORD allows {limit}"
+            )
+        name = self.task.engine.topic_name(topic)
+        self.outputs.append(Staged(name, keys, values, headers, self.partition if partition is None else partition))
+
+    def send(self, topic: TopicSpec[T], key: str, value: T, partition: int | None = None) -> None:
+        """Stages one output, with the headers of the slice's first record."""
+        headers = output_headers(self.topic, self.partition, self.records[:1])
+        self.emit(topic, [key.encode()], [codec_of(topic.value).encode(value)], headers, partition)
+
+    def finish(self) -> None:
+        """All of it is done: effects join the next commit once every earlier slice has finished."""
+        self.done = True
+        if not self.stale:
+            self.task.advance(self.topic)
+
+    def split(self) -> list[Slice[E]]:
+        """One slice an event, for work that takes long and runs concurrently; none when no event is left."""
+        parts: list[Slice[E]] = []
+        for record, event in zip(self.records, self.events, strict=True):
+            part: Slice[E] = Slice(self.task, self.topic, [record])
+            part.epoch = self.epoch
+            part.events = [event]
+            parts.append(part)
+        if not parts or self.stale:
+            return parts
+        for part, following in zip(parts, parts[1:], strict=False):
+            part.last = following.first - 1
+        parts[-1].last = self.last
+        parts[-1].size += self.size - len(parts)
+        for offset, letter in self.dropped:
+            next(part for part in parts if offset <= part.last).dropped.append((offset, letter))
+        self.task.replace(self, parts)
+        return parts
+
+
+class Batch(Generic[E]):
+    """The events of one read: a slice from each partition that had some. One model run can serve them all."""
+
+    __slots__ = ("slices",)
+
+    def __init__(self, slices: list[Slice[E]]) -> None:
+        self.slices = slices
+
+    def __len__(self) -> int:
+        return sum(len(s.events) for s in self.slices)
+
+    @property
+    def events(self) -> list[E]:
+        """All events, in the order of the slices."""
+        if len(self.slices) == 1:
+            return self.slices[0].events
+        return [event for s in self.slices for event in s.events]
+
+    def __iter__(self) -> Iterator[E]:
+        """Event by event; tables that are read and written meanwhile are those of the event's partition."""
+        for s in self.slices:
+            _current.set(s)
+            yield from s.events
+
+    @property
+    def stale(self) -> bool:
+        """Whether nothing of it counts any more."""
+        return all(s.stale for s in self.slices)
+
+    def finish(self) -> None:
+        """All slices are done."""
+        for s in self.slices:
+            if not s.done:
+                s.finish()
+
+
+def current_slice() -> Slice[Any]:
+    """The slice whose event is being worked on. Raises UsageError outside of `for event in batch`."""
+    try:
+        return _current.get()
+    except LookupError:
+        raise UsageError(
+            "tables are read and written while an event is worked on: inside `for event in batch`"
+        ) from None
+
+
+def working_on(s: Slice[Any]) -> None:
+    """Makes a slice the current one of this asyncio task."""
+    _current.set(s)

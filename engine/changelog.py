@@ -1,0 +1,204 @@
+"""The changelogs of one partition: what a commit writes to them, and how a new owner replays them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Final
+
+import msgspec
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from core.settings import Guarantee
+from core.topics import changelog
+from engine.connection import Connection
+from engine.outputs import Builders
+from engine.producer import PartitionProducer
+from engine.record import Record
+from engine.store import Meta, PartitionStore
+from engine.table import Items
+
+log = logging.getLogger(__name__)
+
+POSITIONS: Final = "positions"
+"""The changelog of markers."""
+_MARKER: Final = b"marker"
+_CHUNK: Final = 20_000
+
+
+class Marker(msgspec.Struct, frozen=True):
+    """The last record of every commit: the state is complete up to here, and stands for these positions."""
+
+    incarnation: str
+    positions: dict[str, int]
+    watermark: int
+    changelogs: dict[str, int] = {}
+    """Table -> offset behind its last record. Without transactions, what lies beyond belongs to no commit."""
+
+
+class Changelog:
+    """Reads and writes the changelog partitions of one task."""
+
+    def __init__(self, connection: Connection, partition: int, tables: list[str]) -> None:
+        app_id, prefix = connection.settings.app_id, connection.settings.topic_prefix
+        self._connection = connection
+        self._transactional = connection.guarantee is Guarantee.EXACTLY_ONCE
+        self._topics = {t: TopicPartition(prefix + changelog(app_id, t).name, partition) for t in [*tables, POSITIONS]}
+        self._tables = {tp: t for t, tp in self._topics.items()}
+        self._incarnation = uuid.uuid4().hex
+        self._ends: dict[str, int] = {}
+        self.orphans: dict[str, set[bytes]] = {}
+        """Table -> keys that a commit without an end has written: their committed values are written again."""
+
+    @property
+    def targets(self) -> list[TopicPartition]:
+        """The partitions that commits write to."""
+        return list(self._topics.values())
+
+    async def write(
+        self, producer: PartitionProducer, changes: Mapping[str, Items], positions: dict[str, int], watermark: int
+    ) -> Meta:
+        """Sends one record a changed key, then the marker. Returns what a checkpoint of all this stands for."""
+        builders: Builders = {}
+        for table, items in changes.items():
+            if items:
+                builders[self._topics[table]] = _batches(producer, items)
+        if self._transactional:
+            builders[self._topics[POSITIONS]] = self._marker(producer, positions, watermark)
+            ends = await producer.send(builders)
+            self._note(ends)
+        else:
+            # In this order: a marker never speaks of records that aren't there.
+            self._note(await producer.send(builders))
+            self._note(await producer.send({self._topics[POSITIONS]: self._marker(producer, positions, watermark)}))
+        return Meta(self._incarnation, positions, dict(self._ends), watermark)
+
+    async def replay(self, store: PartitionStore) -> int:
+        """Brings the store to the newest commit: Meta says where that is. Returns the number of records read.
+
+        The caller has fenced the former owner, so that nothing is added meanwhile.
+        """
+        consumer = AIOKafkaConsumer(
+            **self._connection.options,
+            isolation_level=self._connection.isolation,
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+            max_partition_fetch_bytes=4 << 20,
+            fetch_max_wait_ms=50,
+        )
+        await consumer.start()
+        try:
+            consumer.assign(list(self._tables))
+            consumer.pause(*self._tables)
+            marker = await self._newest_marker(consumer)
+            if marker is None:
+                marker = Marker(self._incarnation, {}, -1)
+            self._incarnation = marker.incarnation
+            if store.meta.incarnation not in ("", marker.incarnation):
+                log.warning(
+                    "%s belongs to changelogs that are gone: it is rebuilt from those that are there", store.path
+                )
+                store.wipe()
+            ends = await consumer.end_offsets(list(self._tables))
+            if any(store.meta.changelogs.get(t, 0) > ends[tp] for tp, t in self._tables.items()):
+                log.warning("%s is ahead of its changelogs: the broker has lost records; it is rebuilt", store.path)
+                store.wipe()
+            read = 0
+            changelogs = dict(store.meta.changelogs)
+            for table, tp in self._topics.items():
+                if table == POSITIONS:
+                    continue
+                count, end = await self._replay_table(consumer, store, table, tp, marker)
+                changelogs[table] = end
+                read += count
+            meta = Meta(marker.incarnation, marker.positions, changelogs, marker.watermark)
+            if meta != store.meta:
+                await asyncio.to_thread(store.restored, meta)
+            self._ends = changelogs
+            return read
+        finally:
+            await consumer.stop()
+
+    async def _replay_table(
+        self, consumer: AIOKafkaConsumer, store: PartitionStore, table: str, tp: TopicPartition, marker: Marker
+    ) -> tuple[int, int]:
+        start = store.meta.changelogs.get(table, 0)
+        complete = None if self._transactional else marker.changelogs.get(table, 0)
+        orphans: set[bytes] = set()
+        count = 0
+        said = time.monotonic()
+        items: dict[bytes, bytes | None] = {}
+        async for records in _chunks(consumer, tp, start):
+            if complete is not None and records[-1].offset >= complete:
+                orphans.update(r.key for r in records if r.offset >= complete and r.key is not None)
+                records = [r for r in records if r.offset < complete]
+            items.update([(r.key, r.value) for r in records])  # type: ignore[misc]  # ours, so they have keys
+            count += len(records)
+            if len(items) >= _CHUNK:
+                await asyncio.to_thread(store.restore, table, items)
+                items = {}
+                if time.monotonic() - said > 5:
+                    log.info("%s: %d records replayed", tp.topic, count)
+                    said = time.monotonic()
+        if items:
+            await asyncio.to_thread(store.restore, table, items)
+        if orphans:
+            self.orphans[table] = orphans
+        return count, (await consumer.position(tp)) if complete is None else max(complete, start)
+
+    async def _newest_marker(self, consumer: AIOKafkaConsumer) -> Marker | None:
+        tp = self._topics[POSITIONS]
+        first = (await consumer.beginning_offsets([tp]))[tp]
+        start = end = (await consumer.end_offsets([tp]))[tp]
+        back = 100
+        while start > first or back == 100:
+            # Backwards in growing steps: the newest marker is nearly always among the last records.
+            start = max(first, end - back)
+            back *= 10
+            newest: bytes | None = None
+            async for records in _chunks(consumer, tp, start):
+                newest = next((r.value for r in reversed(records) if r.value), newest)
+            if newest is not None:
+                return msgspec.json.decode(newest, type=Marker)
+        return None
+
+    def _marker(self, producer: PartitionProducer, positions: dict[str, int], watermark: int) -> list[Any]:
+        ends = {} if self._transactional else dict(self._ends)
+        marker = Marker(self._incarnation, positions, watermark, ends)
+        return _batches(producer, [(_MARKER, msgspec.json.encode(marker))])
+
+    def _note(self, ends: Mapping[TopicPartition, int]) -> None:
+        for tp, end in ends.items():
+            table = self._tables[tp]
+            if table != POSITIONS:
+                self._ends[table] = end
+
+
+def _batches(producer: PartitionProducer, items: Items) -> list[Any]:
+    builders = [producer.new_builder()]
+    append = builders[0].append
+    for key, value in items:
+        if append(timestamp=None, key=key, value=value) is None:
+            builders.append(producer.new_builder())
+            append = builders[-1].append
+            append(timestamp=None, key=key, value=value)
+    return builders
+
+
+async def _chunks(consumer: AIOKafkaConsumer, tp: TopicPartition, start: int) -> AsyncIterator[list[Record]]:
+    """Every record from start to the end of this moment, in order."""
+    first = (await consumer.beginning_offsets([tp]))[tp]
+    end = (await consumer.end_offsets([tp]))[tp]
+    consumer.seek(tp, max(start, first))
+    consumer.resume(tp)
+    try:
+        # The embedded broker's end offset can be that of the last batch's first record: the high watermark, known
+        # after the first fetch, is right.
+        while end and (await consumer.position(tp)) < max(end, consumer.highwater(tp) or 0):
+            if records := (await consumer.getmany(tp, timeout_ms=200, max_records=_CHUNK)).get(tp):
+                yield records
+    finally:
+        consumer.pause(tp)

@@ -1,0 +1,253 @@
+"""Columnar tables: numeric rows of many sessions in one matrix, so that a batch is folded by a few numpy calls."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any, Final, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.batch import Slice
+from engine.store import PartitionStore
+from engine.table import RESERVED, Change, Items, Shard
+
+Floats = NDArray[np.float64]
+Rows = NDArray[np.intp]
+
+_LAYOUT: Final = RESERVED + b"layout:"
+_HEADER: Final = 8
+PORTION: Final = 1000
+"""Rows looked at in one go for expiry, about 5 ms."""
+
+
+class RowCodec:
+    """Rows as bytes: the layout's fingerprint, then each column as a little-endian float64."""
+
+    def __init__(self, columns: tuple[str, ...], empty: Floats) -> None:
+        self.columns = columns
+        self.empty = empty
+        self.fingerprint = hashlib.blake2b("\0".join(columns).encode(), digest_size=_HEADER).digest()
+        self._head = np.frombuffer(self.fingerprint, np.uint8)
+
+    def encode(self, rows: Floats) -> list[bytes]:
+        """(n, columns) -> n values."""
+        width = _HEADER + 8 * len(self.columns)
+        out = np.empty((len(rows), width), np.uint8)
+        out[:, :_HEADER] = self._head
+        out[:, _HEADER:] = np.ascontiguousarray(rows, "<f8").view(np.uint8).reshape(len(rows), -1)
+        raw = out.tobytes()
+        return [raw[i : i + width] for i in range(0, len(raw), width)]
+
+    def decode(self, raw: bytes, layouts: dict[bytes, tuple[str, ...]]) -> Floats:
+        """A value of this layout, or of another one."""
+        values = np.frombuffer(raw, "<f8", offset=_HEADER)
+        if raw[:_HEADER] == self.fingerprint:
+            return values
+        return cast(Floats, self.adopt(layouts[raw[:_HEADER]], values[None])[0])
+
+    def adopt(self, columns: tuple[str, ...], rows: Floats) -> Floats:
+        """(n, len(columns)) rows of another layout in this one: columns that it lacks start empty."""
+        adopted = np.tile(self.empty, (len(rows), 1))
+        known = {name: place for place, name in enumerate(columns)}
+        both = [(known[name], place) for place, name in enumerate(self.columns) if name in known]
+        adopted[:, [place for _, place in both]] = rows[:, [place for place, _ in both]]
+        return adopted
+
+
+class ColumnShard(Shard):
+    """One partition's rows. `live` holds unfinished work, `done` the finished prefix; cold rows wait in RocksDB."""
+
+    def __init__(self, name: str, store: PartitionStore, codec: RowCodec, hot: int) -> None:
+        super().__init__(name, store)
+        self.codec = codec
+        self.hot = hot
+        """Rows kept in memory once all is quiet."""
+        self._layouts = self._read_layouts()
+        self._extra: dict[bytes, bytes | None] = {}
+        self._deleted: set[bytes] = set()
+        self._deleting: set[bytes] = set()
+        self._clock = 0
+        self._cursor = b""
+        self._allocate(1024)
+        self._note_layout()
+
+    def _allocate(self, capacity: int) -> None:
+        width = len(self.codec.columns)
+        self.live = np.empty((capacity, width))
+        self._done = np.empty((capacity, width))
+        self._dirty = np.zeros(capacity, np.bool_)
+        self._used = np.zeros(capacity, np.int64)
+        self._index: dict[bytes, int] = {}
+        self._keys: list[bytes | None] = [None] * capacity
+        self._free = list(range(capacity - 1, -1, -1))
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def rows(self, s: Slice[Any], keys: list[bytes]) -> Rows:
+        """Row numbers of keys, loaded or new, good until the slice finishes. The slice may change them in `live`."""
+        index = self._index
+        try:
+            rows = np.fromiter(map(index.__getitem__, keys), np.intp, len(keys))
+        except KeyError:
+            self._load([key for key in dict.fromkeys(keys) if key not in index])
+            rows = np.fromiter(map(index.__getitem__, keys), np.intp, len(keys))
+        self._clock += 1
+        self._used[rows] = self._clock
+        s.changed.append((self, (rows, None)))
+        return rows
+
+    def changed(self, s: Slice[Any], touched: Rows, after: Floats) -> None:
+        """What a slice made of its rows: (m,) distinct row numbers and a copy of their values."""
+        s.changed.append((self, (touched, after)))
+
+    def settle(self, change: Change) -> None:
+        touched, after = change
+        if after is None:
+            return
+        self._done[touched] = after
+        self._dirty[touched] = True
+        if self._deleted:
+            self._deleted.difference_update(self._keys_of(touched))
+
+    def rollback(self, dropped: Iterable[Slice[Any]], kept: Iterable[Slice[Any]]) -> None:
+        for rows, _ in self._changes(dropped):
+            self.live[rows] = self._done[rows]
+        for rows, after in self._changes(kept):
+            if after is not None:
+                self.live[rows] = after
+
+    def _changes(self, slices: Iterable[Slice[Any]]) -> Iterator[tuple[Rows, Floats | None]]:
+        return (change for s in slices for shard, change in s.changed if shard is self)
+
+    def take(self) -> Items:
+        rows = np.flatnonzero(self._dirty)
+        items: Items = list(self._extra.items())
+        self._extra = {}
+        self._deleting, self._deleted = self._deleted, set()
+        items += [(key, None) for key in self._deleting]
+        if len(rows):
+            self._dirty[rows] = False
+            items += zip(self._keys_of(rows), self.codec.encode(self._done[rows]), strict=True)
+        return items
+
+    def absorb(self, items: Items) -> None:
+        super().absorb(items)
+        self._deleting = set()
+
+    def finished(self, key: bytes) -> bytes | None:
+        row = self._index.get(key)
+        if row is None:
+            return None if self._gone(key) else self.stored(key)
+        if not self._dirty[row] and np.array_equal(self._done[row], self.codec.empty, equal_nan=True):
+            return None
+        return self.codec.encode(self._done[row : row + 1])[0]
+
+    def row_of(self, raw: bytes) -> Floats:
+        """A stored value as a row of today's columns."""
+        return self.codec.decode(raw, self._layouts)
+
+    def portion(self) -> list[tuple[bytes, Floats]]:
+        """The finished rows of the next so many keys, in key order; after the last it begins anew."""
+        keys = [key for key, _ in islice(self._store.scan(self.name, self._cursor), PORTION)]
+        self._cursor = keys[-1] + b"\0" if len(keys) == PORTION else b""
+        found = ((key, self.finished(key)) for key in keys if not key.startswith(RESERVED))
+        return [(key, self.row_of(raw)) for key, raw in found if raw is not None]
+
+    def expire(self, keys: Iterable[bytes]) -> None:
+        """Forgets sessions: a tombstone each, with the next commit. Not while a slice works on them."""
+        for key in keys:
+            self._deleted.add(key)
+            self._drop(key)
+
+    def tidy(self, unfinished: Iterable[Slice[Any]]) -> None:
+        """Back to the cap: the longest unused rows go, unless a commit or a slice still needs them."""
+        surplus = len(self._index) - self.hot
+        if surplus <= 0:
+            return
+        keep = self._dirty.copy()
+        for rows, _ in self._changes(unfinished):
+            keep[rows] = True
+        held = np.fromiter(self._index.values(), np.intp, len(self._index))
+        idle = held[~keep[held]]
+        surplus = min(surplus + self.hot // 10, len(idle))
+        for row in idle[np.argpartition(self._used[idle], surplus - 1)[:surplus]].tolist() if surplus else ():
+            key = self._keys[row]
+            assert key is not None
+            self._drop(key)
+
+    def relayout(self, codec: RowCodec) -> None:
+        """Other columns from now on. Not while a slice works on rows."""
+        old = self.codec.columns
+        self.live, self._done = codec.adopt(old, self.live), codec.adopt(old, self._done)
+        self.codec = codec
+        self._note_layout()
+
+    def _keys_of(self, rows: Rows) -> list[bytes]:
+        keys = cast(list[bytes], self._keys)
+        return [keys[row] for row in rows.tolist()]
+
+    def _gone(self, key: bytes) -> bool:
+        return key in self._deleted or key in self._deleting
+
+    def _drop(self, key: bytes) -> None:
+        row = self._index.pop(key, None)
+        if row is not None:
+            self._keys[row] = None
+            self._dirty[row] = False
+            self._free.append(row)
+
+    def _load(self, missing: list[bytes]) -> None:
+        if len(self._free) < len(missing):
+            self._grow(len(missing))
+        rows = [self._free.pop() for _ in missing]
+        values = np.tile(self.codec.empty, (len(missing), 1))
+        recent = [
+            None if self._gone(k) else self._committed[k] if k in self._committed else self._writing.get(k, b"")
+            for k in missing
+        ]
+        cold = [i for i, raw in enumerate(recent) if raw == b""]
+        stored = self._store.get_many(self.name, [missing[i] for i in cold]) if cold else []
+        for i, raw in zip(cold, stored, strict=True):
+            recent[i] = raw
+        for i, raw in enumerate(recent):
+            if raw is not None:
+                values[i] = self.codec.decode(raw, self._layouts)
+        self.live[rows] = values
+        self._done[rows] = values
+        for key, row in zip(missing, rows, strict=True):
+            self._index[key] = row
+            self._keys[row] = key
+
+    def _grow(self, needed: int) -> None:
+        old = len(self._keys)
+        new = max(old * 3 // 2, old + needed)
+        for name in ("live", "_done", "_dirty", "_used"):
+            array = getattr(self, name)
+            bigger = np.zeros((new, *array.shape[1:]), array.dtype)
+            bigger[:old] = array
+            setattr(self, name, bigger)
+        self._keys += [None] * (new - old)
+        self._free[:0] = range(new - 1, old - 1, -1)
+
+    def _read_layouts(self) -> dict[bytes, tuple[str, ...]]:
+        layouts = {}
+        for key, raw in self._store.scan(self.name, _LAYOUT):
+            if not key.startswith(_LAYOUT):
+                break
+            layouts[key[len(_LAYOUT) :]] = tuple(json.loads(raw))
+        return layouts
+
+    def _note_layout(self) -> None:
+        codec = self.codec
+        if codec.fingerprint not in self._layouts:
+            self._layouts[codec.fingerprint] = codec.columns
+            self._extra[_LAYOUT + codec.fingerprint] = json.dumps(codec.columns).encode()
+
+    def _recent(self) -> set[bytes]:
+        dirty = {key for row in np.flatnonzero(self._dirty).tolist() if (key := self._keys[row]) is not None}
+        return super()._recent() | dirty | self._deleted | self._deleting

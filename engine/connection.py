@@ -1,0 +1,115 @@
+"""How to reach the broker, and what it is able to do."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+import time
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from aiokafka.client import AIOKafkaClient
+from aiokafka.errors import KafkaError
+from aiokafka.protocol.admin import ApiVersionRequest
+
+from core.errors import SettingsError
+from core.settings import Guarantee, Settings
+
+log = logging.getLogger(__name__)
+
+_INIT_PRODUCER_ID: Final = 22
+_ADD_PARTITIONS_TO_TXN: Final = 24
+_PATIENCE: Final = 60.0
+"""Seconds that a worker waits for its broker at the start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """The broker as this worker found it."""
+
+    settings: Settings
+    bootstrap: str
+    security: dict[str, Any]
+    """What aiokafka's clients need beyond the address."""
+    guarantee: Guarantee
+    """What was asked for, or what the broker can do."""
+    idempotent: bool
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Address and security, for any aiokafka client."""
+        return {"bootstrap_servers": self.bootstrap, **self.security}
+
+    @property
+    def isolation(self) -> str:
+        """How our own consumers read."""
+        return "read_committed" if self.guarantee is Guarantee.EXACTLY_ONCE else "read_uncommitted"
+
+
+def client_options(url: str) -> tuple[str, dict[str, Any]]:
+    """Bootstrap servers, and aiokafka's security options, of kafka://, kafka+ssl://, kafka+sasl_ssl://, kafka+sasl_plaintext://.
+
+    User and password stand in the URL; ?sasl_mechanism=SCRAM-SHA-512&ssl_cafile=PATH say the rest.
+    Raises SettingsError.
+    """
+    parts = urlsplit(url)
+    scheme, _, security = parts.scheme.partition("+")
+    if scheme != "kafka" or not parts.netloc or security not in {"", "ssl", "sasl_ssl", "sasl_plaintext"}:
+        raise SettingsError(
+            f"HOMUNCULUS_BROKER is {url!r}; use embedded, kafka://host:port,host:port, or kafka+sasl_ssl://user:password@host:port"
+        )
+    login, _, hosts = parts.netloc.rpartition("@")
+    query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+    bootstrap = ",".join(host if ":" in host else f"{host}:9092" for host in hosts.split(","))
+    options: dict[str, Any] = {}
+    if security:
+        options["security_protocol"] = security.upper()
+    if "ssl" in security:
+        options["ssl_context"] = ssl.create_default_context(cafile=query.get("ssl_cafile"))
+    if "sasl" in security:
+        user, _, password = login.partition(":")
+        options |= {
+            "sasl_mechanism": query.get("sasl_mechanism", "PLAIN"),
+            "sasl_plain_username": unquote(user),
+            "sasl_plain_password": unquote(password),
+        }
+    return bootstrap, options
+
+
+async def connect(settings: Settings, url: str) -> Connection:
+    """Waits for the broker and asks what it can do. Raises SettingsError when none answers in a minute."""
+    bootstrap, security = client_options(url)
+    apis = await _apis(bootstrap, security)
+    guarantee = settings.guarantee
+    idempotent = _INIT_PRODUCER_ID in apis
+    if guarantee is Guarantee.EXACTLY_ONCE and not (idempotent and _ADD_PARTITIONS_TO_TXN in apis):
+        guarantee = Guarantee.AT_LEAST_ONCE
+        log.warning(
+            "The broker at %s has no transactions: at_least_once from here on (a crash repeats outputs, with the same id)",
+            bootstrap,
+        )
+    return Connection(settings, bootstrap, security, guarantee, idempotent)
+
+
+async def _apis(bootstrap: str, security: dict[str, Any]) -> set[int]:
+    deadline = time.monotonic() + _PATIENCE
+    said = False
+    while True:
+        client = AIOKafkaClient(bootstrap_servers=bootstrap, **security, request_timeout_ms=5000)
+        try:
+            await client.bootstrap()
+            node = client.get_random_node()
+            if node is not None and await client.ready(node):
+                response = await client.send(node, ApiVersionRequest())
+                return {api for api, _, _ in response.api_versions}
+        except (KafkaError, OSError) as error:
+            if time.monotonic() > deadline:
+                raise SettingsError(f"no broker answers at {bootstrap} ({error}): check HOMUNCULUS_BROKER") from error
+            if not said:
+                log.warning("No broker answers at %s yet; waiting up to %.0f s", bootstrap, _PATIENCE)
+                said = True
+        finally:
+            await client.close()
+        await asyncio.sleep(0.2)

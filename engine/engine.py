@@ -1,0 +1,224 @@
+"""What a worker is made of beside Faust: its tasks, its connection, its tables, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
+
+from core.errors import FatalError, HomunculusError
+from core.settings import Guarantee, Settings
+from core.topics import TopicSpec
+from engine.connection import Connection
+from engine.profile import Profile
+from engine.store import RocksMemory
+from engine.table import Table
+from engine.task import PartitionTask
+
+if TYPE_CHECKING:
+    from models.live import LiveModels
+
+log = logging.getLogger(__name__)
+
+PARTITIONS_PER_SECOND: Final = 150
+"""Commits a second that one worker keeps up with: where more partitions ask, the interval stretches."""
+LEAVE_S: Final = 0.5
+FATAL_STATUS: Final = 3
+
+
+class Engine:
+    """The worker's own state. Faust has the group, the agents and the web; this has everything that must be exact."""
+
+    def __init__(self, settings: Settings, tables: Mapping[str, Table[Any, Any]], models: LiveModels) -> None:
+        self.settings = settings
+        self.tables = dict(tables)
+        self.models = models
+        self.tasks: dict[int, PartitionTask] = {}
+        self.sources: set[str] = set()
+        """Input topics, as the broker names them."""
+        self.ready = asyncio.Event()
+        """Set once models stand where the deployments say: tasks open after it."""
+        self.wake = asyncio.Event()
+        self.profile = Profile.from_environment()
+        self.memory = RocksMemory()
+        self.epoch = 0
+        """Counts assignments: what was fetched under an older one is given back."""
+        self.dying: BaseException | None = None
+        self.started = time.monotonic()
+        self.commits: deque[float] = deque(maxlen=1000)
+        """Seconds that the last commits took."""
+        self.replays: deque[tuple[int, float]] = deque(maxlen=100)
+        """Records and seconds of the last replays."""
+        self._begins: dict[TopicPartition, int] = {}
+        self._said_interval = 0.0
+        self._connection: Connection | None = None
+        self._consumer: AIOKafkaConsumer | None = None
+
+    # -- what the start gives it --------------------------------------------------------------------------------------
+
+    @property
+    def connection(self) -> Connection:
+        """The broker; known once the worker has started."""
+        assert self._connection is not None
+        return self._connection
+
+    @connection.setter
+    def connection(self, connection: Connection) -> None:
+        self._connection = connection
+
+    @property
+    def consumer(self) -> AIOKafkaConsumer:
+        """The group's consumer; known once the worker has started."""
+        assert self._consumer is not None
+        return self._consumer
+
+    @consumer.setter
+    def consumer(self, consumer: AIOKafkaConsumer) -> None:
+        self._consumer = consumer
+
+    @property
+    def started_consuming(self) -> bool:
+        """Whether the group's consumer is there."""
+        return self._consumer is not None
+
+    @property
+    def exactly_once(self) -> bool:
+        """Whether commits are transactions."""
+        return self.connection.guarantee is Guarantee.EXACTLY_ONCE
+
+    @property
+    def folder(self) -> Path:
+        """Where the partitions' stores are: another application's must not be taken for ours."""
+        return self.settings.data_dir / self.settings.app_id
+
+    @property
+    def commit_interval(self) -> float:
+        """Seconds between commits; stretched where this worker has many partitions."""
+        asked = self.settings.commit_interval
+        interval = max(asked, len(self.tasks) / PARTITIONS_PER_SECOND)
+        if interval > asked and interval != self._said_interval:
+            self._said_interval = interval
+            log.warning("%d partitions here: commits every %.2f s instead of %.2f s", len(self.tasks), interval, asked)
+        return interval
+
+    def topic_name(self, topic: TopicSpec[Any]) -> str:
+        """How the broker names it."""
+        return self.settings.topic_prefix + topic.name
+
+    # -- assignment ---------------------------------------------------------------------------------------------------
+
+    def assigned(self, topics_by_partition: Mapping[int, Iterable[str]]) -> None:
+        """Tasks open in the background, so that the group's heartbeats go on however long a replay takes."""
+        if self.dying is None:
+            self.epoch += 1
+            for partition, topics in topics_by_partition.items():
+                self.tasks[partition] = PartitionTask(self, partition, sorted(topics))
+
+    async def revoked(self) -> None:
+        """Every task commits what is finished and lets go."""
+        self.epoch += 1
+        tasks, self.tasks = list(self.tasks.values()), {}
+        await asyncio.gather(*(task.revoked() for task in tasks))
+
+    async def seek(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Puts the consumer where tasks go on. A position that the topic no longer has becomes its beginning."""
+        begins = await self.consumer.beginning_offsets(list(positions))
+        ends = await self.consumer.end_offsets(list(positions))
+        for tp, position in positions.items():
+            if position > ends[tp] and not self.settings.embedded:
+                log.warning(
+                    "%s/%d was at %d but ends at %d: it was made anew; reading it from its start",
+                    *tp,
+                    position,
+                    ends[tp],
+                )
+                position = 0
+            self._begins[tp] = max(position, begins[tp])
+            try:
+                self.consumer.seek(tp, self._begins[tp])
+                self.consumer.resume(tp)
+            except IllegalStateError:
+                return  # no longer assigned: the next assignment makes a new task
+
+    def begins(self, tp: TopicPartition) -> int:
+        """Where seek() put the consumer."""
+        return self._begins[tp]
+
+    def seek_now(self, tp: TopicPartition, offset: int) -> None:
+        """Reads a partition again from an offset that it has."""
+        try:
+            self.consumer.seek(tp, offset)
+        except IllegalStateError:
+            return  # no longer assigned
+
+    async def still_owner(self) -> bool:
+        """Whether the group takes us for the owner: it checks the generation of an offset commit."""
+        while self.dying is None:
+            try:
+                await self.publish_positions(strict=True)
+                return True
+            except (CommitFailedError, IllegalStateError):
+                return False
+            except KafkaError as error:
+                log.warning("Asking the group whether we are still in it: %r", error)
+                await asyncio.sleep(0.2)
+        return False
+
+    async def publish_positions(self, strict: bool = False) -> None:
+        """Group offsets, for lag tools; never read back. strict raises what goes wrong."""
+        held = self.consumer.assignment()
+        offsets = {tp: position for tp, position in self._begins.items() if tp in held}
+        for task in self.tasks.values():
+            for topic, position in task.committed.items():
+                if (tp := TopicPartition(topic, task.partition)) in held:
+                    offsets[tp] = position
+        if not offsets:
+            if strict:
+                raise CommitFailedError
+            return
+        try:
+            await self.consumer.commit(offsets)
+        except KafkaError as error:
+            if strict:
+                raise
+            log.debug("Positions for lag tools were not published: %r", error)
+
+    # -- measurements -------------------------------------------------------------------------------------------------
+
+    def committed(self, seconds: float) -> None:
+        """A task has committed."""
+        self.commits.append(seconds)
+
+    def replayed(self, records: int, seconds: float) -> None:
+        """A task has replayed its changelogs."""
+        self.replays.append((records, seconds))
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def fatal(self, error: BaseException) -> None:
+        """From here on nothing is opened, read or written: leave the group and exit. A graceful shutdown would take
+        seconds, rejoin meanwhile, and fence the healthy owner."""
+        if self.dying is None:
+            self.dying = error
+            if isinstance(error, (FatalError, HomunculusError)):
+                log.critical("%s", error)
+            else:
+                log.critical("The worker stops: %r", error, exc_info=error)
+            asyncio.get_running_loop().create_task(self._die())
+
+    async def _die(self) -> None:
+        try:
+            if self._consumer is not None:
+                await asyncio.wait_for(self._consumer._coordinator._maybe_leave_group(), LEAVE_S)
+        finally:
+            self.profile.write()
+            logging.shutdown()
+            os._exit(FATAL_STATUS)

@@ -1,0 +1,88 @@
+"""A compacted topic read whole by every worker, outside the group: what all of them must know."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final, Generic, TypeVar
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import KafkaError
+
+from core.errors import DecodeError
+from core.topics import TopicSpec
+from engine.codec import codec_of, explain
+from engine.connection import Connection
+
+log = logging.getLogger(__name__)
+
+E = TypeVar("E")
+
+RETRY_S: Final = 1.0
+
+
+class Feed(Generic[E]):
+    """Calls back with every value, from the first to those that are still to come; None for a deleted key."""
+
+    def __init__(
+        self, connection: Connection, topic: TopicSpec[E], on_value: Callable[[str, E | None], Awaitable[None]]
+    ) -> None:
+        self._connection = connection
+        self._topic = topic
+        self._on_value = on_value
+        self._decode = codec_of(topic.value).decode
+        self._positions: dict[TopicPartition, int] = {}
+        self.caught_up = asyncio.Event()
+        """Set once everything that stood there at the start has been called back with."""
+
+    async def run(self) -> None:
+        """Reads for ever; a broker that goes away is waited for."""
+        while True:
+            try:
+                await self._read()
+            except (KafkaError, OSError) as error:
+                log.warning("Reading %s: %r; trying again", self._topic.name, error)
+                await asyncio.sleep(RETRY_S)
+
+    async def _read(self) -> None:
+        settings = self._connection.settings
+        name = settings.topic_prefix + self._topic.name
+        consumer = AIOKafkaConsumer(
+            **self._connection.options,
+            isolation_level=self._connection.isolation,
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+        )
+        await consumer.start()
+        try:
+            partitions = [TopicPartition(name, n) for n in range(settings.partitions)]
+            consumer.assign(partitions)
+            begins = await consumer.beginning_offsets(partitions)
+            ends = await consumer.end_offsets(partitions)
+            for tp in partitions:
+                consumer.seek(tp, max(self._positions.get(tp, 0), begins[tp]))
+            while True:
+                if not self.caught_up.is_set() and await self._at_end(consumer, ends):
+                    self.caught_up.set()
+                for tp, records in (await consumer.getmany(timeout_ms=200)).items():
+                    for record in records:
+                        await self._call(record.key, record.value)
+                        self._positions[tp] = record.offset + 1
+        finally:
+            await consumer.stop()
+
+    async def _at_end(self, consumer: AIOKafkaConsumer, ends: dict[TopicPartition, int]) -> bool:
+        for tp, end in ends.items():
+            if end and await consumer.position(tp) < max(end, consumer.highwater(tp) or 0):
+                return False
+        return True
+
+    async def _call(self, key: bytes | None, raw: bytes | None) -> None:
+        name = (key or b"").decode("utf-8", "backslashreplace")
+        try:
+            value = None if raw is None else self._decode(raw)
+        except (DecodeError, ValueError) as error:
+            log.error("%s holds a value for %r that is not ours (%s): left out", self._topic.name, name, explain(error))
+            return
+        await self._on_value(name, value)

@@ -1,0 +1,55 @@
+"""Outputs of a partition's finished prefix, appended to record batches as they come, sent by the commit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from aiokafka import TopicPartition
+
+from core.errors import OutputTooLargeError
+
+if TYPE_CHECKING:
+    from engine.batch import Staged
+
+Builders = dict[TopicPartition, list[Any]]
+
+
+class Outbox:
+    """Open record batches by topic and partition."""
+
+    def __init__(self, new_builder: Callable[[], Any]) -> None:
+        self._new_builder = new_builder
+        self._builders: Builders = {}
+        self.count = 0
+        """Records staged and not yet taken."""
+
+    def __bool__(self) -> bool:
+        return bool(self._builders)
+
+    @property
+    def targets(self) -> Iterable[TopicPartition]:
+        """Where staged outputs go."""
+        return self._builders.keys()
+
+    def add(self, staged: Staged) -> None:
+        """Appends a slice's outputs."""
+        target = TopicPartition(staged.topic, staged.partition)
+        builders = self._builders.setdefault(target, [])
+        if not builders:
+            builders.append(self._new_builder())
+        append = builders[-1].append
+        now = int(time.time() * 1e3)
+        for key, value, headers in zip(staged.keys, staged.values, staged.headers, strict=True):
+            if append(timestamp=now, key=key, value=value, headers=headers) is None:
+                builders.append(self._new_builder())
+                append = builders[-1].append
+                if append(timestamp=now, key=key, value=value, headers=headers) is None:
+                    raise OutputTooLargeError(f"a record for {staged.topic} is larger than a batch may be")
+        self.count += len(staged.values)
+
+    def take(self) -> Builders:
+        """All that is staged; new outputs go into new batches."""
+        taken, self._builders, self.count = self._builders, {}, 0
+        return taken

@@ -1,0 +1,43 @@
+"""Records that a worker writes for itself, outside any partition: its model status, its own alerts, control requests."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.partitioner import DefaultPartitioner
+
+from core.topics import TopicSpec
+from engine.codec import codec_of
+from engine.connection import Connection
+
+E = TypeVar("E")
+
+_partitioner = DefaultPartitioner()
+
+
+def partition_of(key: bytes, partitions: int) -> int:
+    """Where every Kafka client puts a key: murmur2 of its bytes."""
+    numbers = list(range(partitions))
+    return int(_partitioner(key, numbers, numbers))
+
+
+class Publisher:
+    """A plain producer, one record at a time."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._prefix = connection.settings.topic_prefix
+        self._producer = AIOKafkaProducer(**connection.options, acks="all", request_timeout_ms=10_000)
+
+    async def start(self) -> None:
+        """Connects."""
+        await self._producer.start()
+
+    async def publish(self, topic: TopicSpec[E], key: str, value: E) -> None:
+        """Returns once the broker has it. Raises KafkaError."""
+        raw = codec_of(topic.value).encode(value)
+        await self._producer.send_and_wait(self._prefix + topic.name, raw, key=key.encode())
+
+    async def stop(self) -> None:
+        """Sends what is left and disconnects."""
+        await self._producer.stop()

@@ -1,0 +1,203 @@
+"""RocksDB of one partition: a local checkpoint of its changelogs, one column family a table."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, cast
+
+import msgspec
+from rocksdict import (
+    BlockBasedOptions,
+    Cache,
+    DBCompressionType,
+    Options,
+    Rdict,
+    WriteBatch,
+    WriteBufferManager,
+    WriteOptions,
+)
+
+from core.errors import DataFolderError, TaskError
+
+log = logging.getLogger(__name__)
+
+_META: Final = b"meta"
+_BLOCK_CACHE: Final = 64 << 20
+_WRITE_BUFFERS: Final = 128 << 20
+
+
+class Meta(msgspec.Struct, frozen=True):
+    """What the checkpoint stands for."""
+
+    incarnation: str = ""
+    """Which life of the changelogs it belongs to: an embedded broker forgets them, our folder doesn't."""
+    positions: dict[str, int] = {}
+    """Source topic -> next offset."""
+    changelogs: dict[str, int] = {}
+    """Table -> next offset of its changelog."""
+    watermark: int = -1
+    """Newest event time seen, ms since epoch."""
+
+
+class RocksMemory:
+    """Block cache and write buffers shared by all partitions of a worker, so that their sum is bounded."""
+
+    def __init__(self) -> None:
+        self.cache = Cache(_BLOCK_CACHE)
+        self.buffers = WriteBufferManager(_WRITE_BUFFERS, True)
+
+    def options(self) -> Options:
+        """Options of one partition's database."""
+        blocks = BlockBasedOptions()
+        blocks.set_block_cache(self.cache)
+        blocks.set_bloom_filter(10, False)
+        options = Options(raw_mode=True)
+        options.create_if_missing(True)
+        options.set_block_based_table_factory(blocks)
+        options.set_write_buffer_manager(self.buffers)
+        options.set_write_buffer_size(16 << 20)
+        options.set_compression_type(DBCompressionType.lz4())
+        options.set_max_open_files(256)
+        options.set_keep_log_file_num(2)
+        options.set_max_background_jobs(2)
+        return options
+
+
+class PartitionStore:
+    """Get, write and scan, by table. Every write is atomic over tables and carries the Meta it stands for."""
+
+    def __init__(self, path: Path, tables: Iterable[str], memory: RocksMemory) -> None:
+        """Opens or creates it. Raises DataFolderError when the folder can't be used."""
+        self.path = path
+        self._memory = memory
+        self._tables = tuple(tables)
+        self._open()
+
+    def _open(self) -> None:
+        path, options = str(self.path), self._memory.options()
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            existing = Rdict.list_cf(path) if (self.path / "CURRENT").exists() else []
+            families = {name: self._memory.options() for name in existing if name != "default"}
+            self._db: Rdict | None = Rdict(path, options, families)
+            for table in self._tables:
+                if table not in existing:
+                    self._db.create_column_family(table, self._memory.options())
+        except Exception as error:  # rocksdict raises plain Exception with RocksDB's text
+            self._diagnose(error)
+        # Views by table: after close() a live one would keep the LOCK, so close() drops them.
+        assert self._db is not None
+        self._views = {table: self._db.get_column_family(table) for table in self._tables}
+        self._handles = {table: self._db.get_column_family_handle(table) for table in self._tables}
+        raw = self._db.get(_META)
+        self.meta = msgspec.msgpack.decode(raw, type=Meta) if raw else Meta()
+
+    def _diagnose(self, error: Exception) -> None:
+        self._db = None
+        text = str(error)
+        if "Corruption" in text:
+            log.error("%s is corrupt (%s): it is rebuilt from the changelogs", self.path, text)
+            shutil.rmtree(self.path)
+            self._open()
+            return
+        if "lock" in text.lower():
+            raise DataFolderError(
+                f"{self.path} is in use by another process: give each worker its own HOMUNCULUS_DATA_DIR"
+            ) from error
+        raise DataFolderError(
+            f"{self.path} can't be opened ({text}): check HOMUNCULUS_DATA_DIR, its owner and its space"
+        ) from error
+
+    def get(self, table: str, key: bytes) -> bytes | None:
+        """The value at the last checkpoint. Raises TaskError once closed."""
+        value: bytes | None = self._view(table).get(key)
+        return value
+
+    def get_many(self, table: str, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Values of many keys."""
+        return cast("list[bytes | None]", self._view(table).get(list(keys)))
+
+    def write(self, changes: Mapping[str, Mapping[bytes, bytes | None]], meta: Meta | None = None) -> None:
+        """Committed values (None deletes) and, with the last of them, what they stand for. Raises DataFolderError.
+
+        Values without their meta are harmless: a replay from the older one ends with the same values.
+        """
+        db = self._db
+        if db is None:
+            raise TaskError(f"{self.path} is closed")
+        batch = self._batch(changes)
+        if meta is not None:
+            batch.put(_META, msgspec.msgpack.encode(meta))
+        self._apply(db, batch)
+        if meta is not None:
+            self.meta = meta
+
+    def restore(self, table: str, items: Mapping[bytes, bytes | None]) -> None:
+        """Values from a changelog, without a write-ahead log (a third cheaper). What they stand for is not noted
+        before restored(): a crash until then means the same replay again, onto the same values."""
+        db = self._db
+        if db is None:
+            raise TaskError(f"{self.path} is closed")
+        db.set_write_options(_without_log())
+        try:
+            self._apply(db, self._batch({table: items}))
+        finally:
+            db.set_write_options(WriteOptions())
+
+    def restored(self, meta: Meta) -> None:
+        """Notes what a replay has led to, once all of it is on disk."""
+        for view in self._views.values():
+            view.flush()
+        self.write({}, meta)
+
+    def _batch(self, changes: Mapping[str, Mapping[bytes, bytes | None]]) -> WriteBatch:
+        batch = WriteBatch(raw_mode=True)
+        put = batch.put
+        for table, items in changes.items():
+            handle = self._handles[table]
+            for key, value in items.items():
+                if value is None:
+                    batch.delete(key, handle)
+                else:
+                    put(key, value, handle)
+        return batch
+
+    def _apply(self, db: Rdict, batch: WriteBatch) -> None:
+        try:
+            db.write(batch)
+        except Exception as error:  # rocksdict raises plain Exception with RocksDB's text
+            raise DataFolderError(f"{self.path} can't be written ({error}): is the disk full?") from error
+
+    def scan(self, table: str, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        """Keys and values from start on, in key order."""
+        items: Any = self._view(table).items(from_key=start) if start else self._view(table).items()
+        return iter(items)
+
+    def wipe(self) -> None:
+        """Starts over with nothing."""
+        self.close()
+        shutil.rmtree(self.path)
+        self._open()
+
+    def close(self) -> None:
+        """Releases the folder; reading and writing raise TaskError from now on."""
+        if self._db is not None:
+            self._views.clear()
+            self._handles.clear()
+            self._db.close()
+            self._db = None
+
+    def _view(self, table: str) -> Rdict:
+        try:
+            return self._views[table]
+        except KeyError:
+            raise TaskError(f"{self.path} is closed, or has no table {table!r}") from None
+
+
+def _without_log() -> WriteOptions:
+    options = WriteOptions()
+    options.disable_wal = True  # type: ignore[assignment, method-assign]  # the stub takes it for a method
+    return options

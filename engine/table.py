@@ -1,0 +1,231 @@
+"""Tables: a dict a partition, kept by the partition's task, typed, with a changelog behind it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar, cast, get_args
+
+import msgspec
+
+from core.errors import UsageError
+from engine.batch import Slice, current_slice
+from engine.codec import codec_of
+
+if TYPE_CHECKING:
+    from engine.store import PartitionStore
+
+K = TypeVar("K", str, bytes)
+V = TypeVar("V")
+
+Change = Any
+"""What a slice did to a shard, in the shard's own form."""
+Items = list[tuple[bytes, bytes | None]]
+
+RESERVED: Final = b"\xff"
+"""First byte of keys that are ours: no UTF-8 text starts with it."""
+
+
+class Shard(ABC):
+    """One table's part in one partition, in levels, newest first:
+
+    unfinished (slices at work) > dirty (finished prefix) > sending (the commit under way) > committed (not yet in
+    RocksDB) > writing (on its way there) > RocksDB.
+    """
+
+    def __init__(self, name: str, store: PartitionStore) -> None:
+        self.name = name
+        self._store = store
+        self._committed: dict[bytes, bytes | None] = {}
+        self._writing: dict[bytes, bytes | None] = {}
+
+    @abstractmethod
+    def settle(self, change: Change) -> None:
+        """A slice's change joins the finished prefix."""
+
+    @abstractmethod
+    def rollback(self, dropped: Iterable[Slice[Any]], kept: Iterable[Slice[Any]]) -> None:
+        """Slices are given up: the state is that of the finished prefix and of the unfinished slices that are kept."""
+
+    @abstractmethod
+    def take(self) -> Items:
+        """What the finished prefix changed since the last take, for the next commit."""
+
+    @abstractmethod
+    def finished(self, key: bytes) -> bytes | None:
+        """The value as of the finished prefix: what a reader from outside may see."""
+
+    def absorb(self, items: Items) -> None:
+        """The commit that took these has succeeded."""
+        self._committed.update(items)
+
+    @property
+    def waiting(self) -> int:
+        """Committed values that RocksDB doesn't have yet."""
+        return len(self._committed)
+
+    def hand_over(self) -> dict[bytes, bytes | None]:
+        """Committed values for RocksDB; readable here until written()."""
+        self._writing, self._committed = self._committed, {}
+        return self._writing
+
+    def written(self) -> None:
+        """RocksDB has what was handed over."""
+        self._writing = {}
+
+    def tidy(self, unfinished: Iterable[Slice[Any]]) -> None:
+        """After a checkpoint: gives back memory that neither a commit nor these slices need."""
+
+    def stored(self, key: bytes) -> bytes | None:
+        """The committed value."""
+        for level in (self._committed, self._writing):
+            if key in level:
+                return level[key]
+        return self._store.get(self.name, key)
+
+    def items(self, start: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """Finished values from start on, in key order, at most limit; for views, not for the hot path."""
+        recent = {k: self.finished(k) for k in self._recent() if k >= start and not k.startswith(RESERVED)}
+        found: dict[bytes, bytes | None] = {}
+        for key, value in self._store.scan(self.name, start):
+            if len(found) >= limit + len(recent) or key.startswith(RESERVED):
+                break
+            found[key] = value
+        found.update(recent)
+        kept = [(k, v) for k, v in sorted(found.items()) if v is not None]
+        return kept[:limit]
+
+    def _recent(self) -> set[bytes]:
+        return {*self._committed, *self._writing}
+
+
+class KeyValueShard(Shard):
+    """Encoded values by encoded key."""
+
+    def __init__(self, name: str, store: PartitionStore) -> None:
+        super().__init__(name, store)
+        self._unfinished: dict[bytes, bytes | None] = {}
+        self._dirty: dict[bytes, bytes | None] = {}
+        self._sending: dict[bytes, bytes | None] = {}
+
+    def get(self, key: bytes) -> bytes | None:
+        """The newest value, of unfinished work too: events of one key follow each other."""
+        return self._unfinished[key] if key in self._unfinished else self.finished(key)
+
+    def put(self, s: Slice[Any], key: bytes, value: bytes | None) -> None:
+        """Writes on behalf of a slice; None deletes."""
+        self._unfinished[key] = value
+        s.changed.append((self, (key, value)))
+
+    def finished(self, key: bytes) -> bytes | None:
+        for level in (self._dirty, self._sending):
+            if key in level:
+                return level[key]
+        return self.stored(key)
+
+    def settle(self, change: Change) -> None:
+        key, value = change
+        self._dirty[key] = value
+        if self._unfinished.get(key, self) is value:
+            del self._unfinished[key]
+
+    def rollback(self, dropped: Iterable[Slice[Any]], kept: Iterable[Slice[Any]]) -> None:
+        self._unfinished = {key: value for s in kept for shard, (key, value) in s.changed if shard is self}
+
+    def take(self) -> Items:
+        self._sending, self._dirty = self._dirty, {}
+        return list(self._sending.items())
+
+    def absorb(self, items: Items) -> None:
+        super().absorb(items)
+        self._sending = {}
+
+    def _recent(self) -> set[bytes]:
+        return super()._recent() | self._dirty.keys() | self._sending.keys()
+
+
+class Table(Generic[K, V]):
+    """A declaration: subclass it with key and value types, a name, and methods that say what it is for.
+
+    Inside `for event in batch` it reads and writes like a dict, in the partition of the event.
+    """
+
+    name: ClassVar[str]
+    retention: ClassVar[timedelta | None] = None
+    """Event time after which a value may go; None keeps it."""
+    schema_version: ClassVar[int] = 1
+    """Stored with each value; older ones pass through upgrade()."""
+
+    declared: ClassVar[dict[str, Table[Any, Any]]] = {}
+    """Every table by name."""
+
+    def __init__(self) -> None:
+        other = Table.declared.setdefault(self.name, self)
+        if type(other) is not type(self):
+            raise UsageError(
+                f"two tables are named {self.name!r}: {type(other).__qualname__}, {type(self).__qualname__}"
+            )
+        Table.declared[self.name] = self
+        self._key, value = get_args(next(b for b in type(self).__orig_bases__ if get_args(b)))  # type: ignore[attr-defined]
+        codec = codec_of(value)
+        self._encode_value: Callable[[V], bytes] = codec.encode
+        self._decode_value: Callable[[bytes], V] = codec.decode
+        self._mark = bytes([self.schema_version])
+
+    def shard(self, store: PartitionStore) -> Shard:
+        """This table's part in a partition."""
+        return KeyValueShard(self.name, store)
+
+    def describe(self, shard: Shard, raw: bytes) -> Any:
+        """A stored value for people: what JSON can hold, with readable names."""
+        return msgspec.to_builtins(self.decode(raw))
+
+    def expire(self, shard: Shard, watermark: int, busy: Iterable[Slice[Any]]) -> bool:
+        """Called with every checkpoint: forgets what is past its retention. Returns whether anything went."""
+        return False
+
+    def upgrade(self, version: int, raw: bytes) -> V:
+        """A value that an older schema_version wrote. Override when you raise schema_version."""
+        raise UsageError(f"table {self.name!r} holds values of schema {version} and has no upgrade() for them")
+
+    def encode_key(self, key: K) -> bytes:
+        """How a key is stored."""
+        return key.encode() if isinstance(key, str) else bytes(key)
+
+    def decode_key(self, raw: bytes) -> K:
+        """What a stored key was."""
+        return cast(K, raw.decode() if self._key is str else raw)
+
+    def encode(self, value: V) -> bytes:
+        """How a value is stored: its schema version, then its bytes."""
+        return self._mark + self._encode_value(value)
+
+    def decode(self, raw: bytes) -> V:
+        """What a stored value was."""
+        if raw[:1] != self._mark:
+            return self.upgrade(raw[0], raw[1:])
+        return self._decode_value(raw[1:])
+
+    def get(self, key: K, default: V | None = None) -> V | None:
+        """The newest value in the partition of the event at work."""
+        raw = self._here().get(self.encode_key(key))
+        return default if raw is None else self.decode(raw)
+
+    def __getitem__(self, key: K) -> V:
+        raw = self._here().get(self.encode_key(key))
+        if raw is None:
+            raise KeyError(key)
+        return self.decode(raw)
+
+    def __contains__(self, key: K) -> bool:
+        return self._here().get(self.encode_key(key)) is not None
+
+    def __setitem__(self, key: K, value: V) -> None:
+        self._here().put(current_slice(), self.encode_key(key), self.encode(value))
+
+    def __delitem__(self, key: K) -> None:
+        self._here().put(current_slice(), self.encode_key(key), None)
+
+    def _here(self) -> KeyValueShard:
+        return cast(KeyValueShard, current_slice().task.shard(self.name))

@@ -1,0 +1,340 @@
+"""One object owns all of a partition: producer, store, source positions, staged outputs. It is the unit of everything."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+from aiokafka import TopicPartition
+
+from core.errors import FatalError, FencedError, TaskError
+from engine.batch import Slice
+from engine.changelog import Changelog
+from engine.offsets import OffsetTracker
+from engine.outputs import Outbox
+from engine.producer import PartitionProducer
+from engine.record import Record
+from engine.store import Meta, PartitionStore
+from engine.table import Items, Shard
+
+if TYPE_CHECKING:
+    from engine.engine import Engine
+
+log = logging.getLogger(__name__)
+
+MAX_UNFINISHED: Final = 4000
+"""Records of a topic that may be at work: what backpressure allows."""
+MAX_STAGED: Final = 20_000
+"""Outputs that may wait for a commit."""
+CHECKPOINT_S: Final = 2.0
+CHECKPOINT_CHUNK: Final = 1000
+"""Values written to RocksDB in one go, about 4 ms."""
+CHECKPOINT_VALUES: Final = 50_000
+"""Committed values that may wait for RocksDB."""
+EARLY_S: Final = 0.003
+"""A transaction is begun ahead when its commit is further away than this."""
+CLOSE_S: Final = 5.0
+"""What the last commit may take when a partition is revoked; not committed by then: aborted."""
+REOPEN_S: Final = (0.2, 5.0)
+"""First and longest pause before a task is opened again."""
+
+
+class PartitionTask:
+    """Opens in the background, commits every interval, and reopens itself from what is committed when a write fails."""
+
+    def __init__(self, engine: Engine, partition: int, topics: Iterable[str]) -> None:
+        self.engine = engine
+        self.partition = partition
+        self.topics = tuple(topics)
+        """Source topics, as the broker names them."""
+        self.open = False
+        self.epoch = 0
+        """Slices of an older epoch are stale."""
+        self.watermark = -1
+        self.committed: dict[str, int] = {}
+        self.committed_at = time.monotonic()
+        self.reason = "opening"
+        """Why it isn't open."""
+        self._trackers: dict[str, OffsetTracker[Slice[Any]]] = {}
+        self._careful: dict[str, int] = {}
+        self._shards: dict[str, Shard] = {}
+        self._work = asyncio.Event()
+        self._lock = asyncio.Lock()
+        self._closing = False
+        self._producer: PartitionProducer | None = None
+        self._store: PartitionStore | None = None
+        self._checkpointed = time.monotonic()
+        self._meta: Meta | None = None
+        self._sender: asyncio.Task[None] | None = None
+        self._runner = asyncio.create_task(self._run(), name=f"partition {partition}")
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        pause = REOPEN_S[0]
+        while not self._closing:
+            try:
+                await self._assigned()
+                pause = REOPEN_S[0]
+                await self._commit_for_ever()
+            except FencedError as error:
+                self._drop(str(error))
+                if not await self.engine.still_owner():
+                    self.engine.fatal(error)
+                    return
+                log.warning(
+                    "Partition %d: the broker gave up its transaction; reopening, the group says it is ours",
+                    self.partition,
+                )
+            except TaskError as error:
+                self._drop(str(error))
+                log.warning("%s; reopening from the last commit in %.1f s", error, pause)
+            except asyncio.CancelledError:
+                raise
+            except Exception as error:  # anything else is a fault of ours, or a full disk: stop in the open
+                self._drop(str(error))
+                self.engine.fatal(error)
+                return
+            await self._release()
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, REOPEN_S[1])
+
+    async def _assigned(self) -> None:
+        engine, began = self.engine, time.monotonic()
+        connection = engine.connection
+        self.reason = "fencing the former owner"
+        self._producer = PartitionProducer(connection, self.partition)
+        await self._producer.start()  # first: fences the former owner, ends its transaction
+        fenced = time.monotonic()
+        self.reason = "restoring its tables"
+        tables = engine.tables
+        self._store = store = await asyncio.to_thread(
+            PartitionStore, engine.folder / str(self.partition), list(tables), engine.memory
+        )
+        self._changelog = Changelog(connection, self.partition, list(tables))
+        restored = await self._changelog.replay(store)  # read_committed, up to the end of this moment
+        replayed = time.monotonic()
+        self._outbox = Outbox(self._producer.new_builder)
+        self._shards = {name: table.shard(store) for name, table in tables.items()}
+        self._trackers = {t: OffsetTracker(store.meta.positions.get(t, 0)) for t in self.topics}
+        self.committed = dict(store.meta.positions)
+        self.watermark = store.meta.watermark
+        self.reason = "waiting for the models"
+        await engine.ready.wait()
+        await engine.seek(
+            {TopicPartition(t, self.partition): tracker.position for t, tracker in self._trackers.items()}
+        )
+        for topic, tracker in self._trackers.items():
+            tracker.accepted = tracker.position = max(
+                tracker.position, engine.begins(TopicPartition(topic, self.partition))
+            )
+        self.committed_at = self._checkpointed = time.monotonic()
+        self.open = True  # last: now it may be read
+        self.reason = ""
+        engine.wake.set()
+        engine.replayed(restored, replayed - fenced)
+        log.info(
+            "Partition %d is open: fenced in %.0f ms, %d records replayed in %.0f ms, positions %s",
+            self.partition,
+            1e3 * (fenced - began),
+            restored,
+            1e3 * (replayed - fenced),
+            {t: tracker.position for t, tracker in self._trackers.items()},
+        )
+
+    async def _commit_for_ever(self) -> None:
+        engine = self.engine
+        last = time.monotonic()
+        while not self._closing:
+            await self._work.wait()
+            left = last + engine.commit_interval - time.monotonic()
+            if left > EARLY_S:
+                await self._begin_early()
+                left = last + engine.commit_interval - time.monotonic()
+            if left > 0:
+                await asyncio.sleep(left)
+            last = time.monotonic()
+            await self.commit()
+
+    async def revoked(self) -> None:
+        """Commits the finished prefix, drops the rest, releases producer and folder. Never raises."""
+        try:
+            if self.open:
+                await asyncio.wait_for(self.commit(), CLOSE_S)
+        except (TaskError, FatalError, TimeoutError) as error:
+            log.warning(
+                "Partition %d: its last commit was dropped (%s); its next owner does that work again",
+                self.partition,
+                error,
+            )
+        self._closing = True
+        self._drop("revoked")
+        self._runner.cancel()
+        await asyncio.wait([self._runner])
+        await self._release()
+
+    def _drop(self, reason: str) -> None:
+        self.epoch += 1
+        self.open = False
+        self.reason = reason
+        self._trackers = {}
+        self._shards = {}
+
+    async def _release(self) -> None:
+        if self._producer is not None:
+            producer, self._producer = self._producer, None
+            await producer.stop()
+        if self._store is not None:
+            store, self._store = self._store, None
+            async with self._lock:
+                store.close()
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    def room(self, topic: str) -> bool:
+        """Whether more of a topic may be read."""
+        return self.open and self._trackers[topic].unfinished < MAX_UNFINISHED and self._outbox.count < MAX_STAGED
+
+    def next_offset(self, topic: str) -> int:
+        """What is accepted next."""
+        return self._trackers[topic].accepted
+
+    def accept(self, topic: str, records: list[Record]) -> list[Slice[Any]]:
+        """Takes records as one slice; one a record where an agent failed on them before."""
+        tracker = self._trackers[topic]
+        careful = self._careful.get(topic, -1)
+        if careful >= records[0].offset:
+            slices: list[Slice[Any]] = [Slice(self, topic, [record]) for record in records]
+            for s in slices:
+                s.alone = True
+        else:
+            slices = [Slice(self, topic, records)]
+            self._careful.pop(topic, None)
+        for s in slices:
+            tracker.accept(s)
+        return slices
+
+    def replace(self, s: Slice[Any], parts: list[Slice[Any]]) -> None:
+        """Smaller slices in the place of one."""
+        self._trackers[s.topic].replace(s, parts)
+
+    def rewind(self, failed: Slice[Any]) -> None:
+        """Gives up unfinished work and reads it again; records up to the failed slice's end come one by one."""
+        self._careful[failed.topic] = max(failed.last, self._careful.get(failed.topic, -1))
+        self.epoch += 1
+        dropped = [s for tracker in self._trackers.values() for s in tracker.rewind()]
+        for shard in self._shards.values():
+            shard.rollback(dropped, ())
+        for topic, tracker in self._trackers.items():
+            self.engine.seek_now(TopicPartition(topic, self.partition), tracker.position)
+        self.engine.wake.set()
+
+    def undo(self, s: Slice[Any]) -> None:
+        """Takes back what one unfinished slice changed; the others' changes stay."""
+        kept = [other for tracker in self._trackers.values() for other in tracker.spans if other is not s]
+        for shard in self._shards.values():
+            shard.rollback([s], kept)
+        s.changed.clear()
+
+    def shard(self, table: str) -> Any:
+        """A table's part here. Raises TaskError while the task isn't open."""
+        try:
+            return self._shards[table]
+        except KeyError:
+            raise TaskError(f"partition {self.partition} is not open ({self.reason})") from None
+
+    # -- finishing ----------------------------------------------------------------------------------------------------
+
+    def advance(self, topic: str) -> None:
+        """Slices have finished: what is now part of the finished prefix joins the next commit."""
+        moved = False
+        for s in self._trackers[topic].advance():
+            moved = True
+            self.watermark = max(self.watermark, s.newest)
+            for shard, change in s.changed:
+                shard.settle(change)
+            for _, letter in s.dropped:
+                self._outbox.add(letter)
+            for staged in s.outputs:
+                self._outbox.add(staged)
+        if moved:
+            self._work.set()
+            self.engine.wake.set()
+            if self._outbox and self._sender is None and not self.engine.exactly_once:
+                self._sender = asyncio.create_task(self._send_at_once())
+
+    async def _send_at_once(self) -> None:
+        """Without transactions outputs don't wait for the commit: one request in flight, the next takes all since."""
+        assert self._producer is not None
+        try:
+            while self._outbox:
+                await self._producer.send(self._outbox.take())
+        finally:
+            self._sender = None
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing waits for a commit."""
+        return not self._work.is_set()
+
+    # -- committing ---------------------------------------------------------------------------------------------------
+
+    async def _begin_early(self) -> None:
+        async with self._lock:
+            if self._producer is not None:
+                await self._producer.begin([*self._changelog.targets, *self._outbox.targets])
+
+    async def commit(self) -> None:
+        """Outputs, changed values and positions of one instant, all seen or none. Work goes on meanwhile."""
+        async with self._lock:
+            if not self.open or not self._work.is_set():
+                return
+            engine, producer, began = self.engine, self._producer, time.monotonic()
+            assert producer is not None
+            self._work.clear()
+            positions = {topic: tracker.position for topic, tracker in self._trackers.items()}
+            outputs = self._outbox.take()
+            with engine.profile.part("commit"):
+                changes: dict[str, Items] = {name: shard.take() for name, shard in self._shards.items()}
+            for table, keys in self._changelog.orphans.items():
+                written = {key for key, _ in changes[table]}
+                changes[table] += [(k, self._shards[table].stored(k)) for k in keys - written]
+            shards, watermark = self._shards, self.watermark
+            if self._sender is not None:
+                await asyncio.shield(self._sender)
+            async with producer.transaction():
+                await producer.send(outputs)
+                meta = await self._changelog.write(producer, changes, positions, watermark)
+            self._changelog.orphans.clear()
+            for name, items in changes.items():
+                shards[name].absorb(items)
+            self._meta = meta
+            self.committed = positions
+            self.committed_at = time.monotonic()
+            engine.committed(self.committed_at - began)
+            await self._checkpoint()
+
+    async def _checkpoint(self) -> None:
+        waiting = sum(shard.waiting for shard in self._shards.values())
+        due = time.monotonic() - self._checkpointed > CHECKPOINT_S or waiting > CHECKPOINT_VALUES
+        if not due or self._store is None or self._meta is None:
+            return
+        self._checkpointed = time.monotonic()
+        taken = [(shard, shard.hand_over()) for shard in self._shards.values()]
+        for shard, items in taken:
+            keys = list(items)
+            for i in range(0, len(keys), CHECKPOINT_CHUNK):
+                with self.engine.profile.part("checkpoint"):
+                    self._store.write({shard.name: {key: items[key] for key in keys[i : i + CHECKPOINT_CHUNK]}})
+                await asyncio.sleep(0)  # RocksDB holds the GIL: let the event loop turn
+        self._store.write({}, self._meta)
+        unfinished = [s for tracker in self._trackers.values() for s in tracker.spans]
+        for shard, _ in taken:
+            shard.written()
+            shard.tidy(unfinished)
+        for name, table in self.engine.tables.items():
+            if name in self._shards and table.expire(self._shards[name], self.watermark, unfinished):
+                self._work.set()

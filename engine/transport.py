@@ -1,0 +1,311 @@
+"""The consumer under Faust: one Faust message a poll and topic, whose value is a slice from each partition."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import aiokafka
+from aiokafka import TopicPartition
+from aiokafka.consumer.fetcher import PartitionRecords
+from aiokafka.errors import ConsumerStoppedError
+from faust.transport import consumer as faust_consumer
+from faust.transport.drivers import aiokafka as driver
+from faust.types import TP, ConsumerMessage
+from mode import Service
+
+from engine.batch import Slice
+from engine.engine import Engine
+from engine.record import Record
+
+if TYPE_CHECKING:
+    from engine.app import App
+
+MAX_POLL: Final = 1000
+"""Records of one poll."""
+BIG: Final = 200
+"""A poll of more records is followed by YIELDS turns of the event loop: a commit needs about 15 of them."""
+YIELDS: Final = 10
+GATHER_S: Final = 0.002
+"""Small polls follow each other no faster: a few ms of arrivals make one batch."""
+FETCH_WAIT_MS: Final = 5
+FETCH_MIN_BYTES: Final = 16_384
+POSITIONS_S: Final = 1.0
+"""Seconds between publications of group offsets, for lag tools."""
+
+
+def keep_compiled_records() -> None:
+    """Makes aiokafka's consumers return its compiled records as they are: no 11-field dataclass a record."""
+    PartitionRecords._consumer_record = lambda self, tp, record: record
+
+
+class _Listener(aiokafka.abc.ConsumerRebalanceListener):
+    def __init__(self, consumer: TaskConsumer) -> None:
+        self._consumer = consumer
+
+    async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
+        self._consumer.app.on_rebalance_start()
+        await self._consumer.on_partitions_revoked(faust_consumer.ensure_TPset(revoked))
+
+    async def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
+        app = self._consumer.app
+        generation = app.consumer_generation_id = self._consumer.kafka._coordinator.generation
+        await self._consumer.on_partitions_assigned(faust_consumer.ensure_TPset(assigned), generation)
+
+
+class TaskConsumer(faust_consumer.Consumer):
+    """Faust keeps group, agents and streams; the engine's tasks keep positions, acks and commits."""
+
+    app: App
+    consumer_stopped_errors = (ConsumerStoppedError,)
+
+    @property
+    def engine(self) -> Engine:
+        """The worker's engine."""
+        return self.app.engine
+
+    @property
+    def kafka(self) -> aiokafka.AIOKafkaConsumer:
+        """The consumer of the group."""
+        return self.engine.consumer
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    async def on_start(self) -> None:
+        engine, conf = self.engine, self.app.conf
+        settings = engine.settings
+        session_ms = int(settings.session_timeout * 1e3)
+        engine.consumer = aiokafka.AIOKafkaConsumer(
+            **engine.connection.options,
+            client_id=f"{settings.app_id}-{settings.worker}",
+            group_id=settings.app_id,
+            group_instance_id=settings.worker_id,  # None, never '': that counts as a member and replaces its twin
+            partition_assignment_strategy=[self.app.assignor],
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+            isolation_level="read_committed",
+            max_poll_records=MAX_POLL,
+            max_partition_fetch_bytes=max(1 << 20, settings.max_record + 65_536),
+            fetch_max_wait_ms=FETCH_WAIT_MS,
+            fetch_min_bytes=FETCH_MIN_BYTES,
+            request_timeout_ms=int(conf.broker_request_timeout * 1e3),
+            session_timeout_ms=session_ms,
+            rebalance_timeout_ms=session_ms,
+            heartbeat_interval_ms=session_ms // 4,
+        )
+        await self.kafka.start()
+
+    async def on_stop(self) -> None:
+        await self.engine.revoked()
+        await self.engine.publish_positions()
+        await super().on_stop()
+        await self.kafka.stop()  # leaves the group
+
+    async def subscribe(self, topics: Iterable[str]) -> None:
+        self.engine.sources.update(topics)
+        self.kafka.subscribe(topics=sorted(self.engine.sources), listener=_Listener(self))
+
+    # -- rebalance ----------------------------------------------------------------------------------------------------
+
+    async def on_partitions_revoked(self, revoked: set[TP]) -> None:
+        await super().on_partitions_revoked(revoked)  # Faust stops the flow and empties the agents' queues
+        await self.engine.revoked()
+
+    async def on_partitions_assigned(self, assigned: set[TP], generation_id: int = 0) -> None:
+        topics: dict[int, list[str]] = {}
+        for tp in assigned:
+            if tp.topic in self.engine.sources:
+                topics.setdefault(tp.partition, []).append(tp.topic)
+        # Nothing is read before its task is open: the task seeks, then resumes.
+        self.kafka.pause(*(TopicPartition(t, p) for p, ts in topics.items() for t in ts))
+        self.engine.assigned(topics)
+        await super().on_partitions_assigned(assigned, generation_id)
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    async def _drain_messages(self, fetcher: Any) -> None:
+        """Polls for ever. Nothing leaves aiokafka unless its task is open and has room: that is the backpressure."""
+        engine = self.engine
+        big, last_read = False, 0.0
+        try:
+            while not (engine.dying or self._stopped.is_set() or fetcher._stopped.is_set() or self.should_stop):
+                for _ in range(YIELDS if big else 1):
+                    await asyncio.sleep(0)
+                if not big and (early := last_read + GATHER_S - time.monotonic()) > 0:
+                    await asyncio.sleep(early)
+                if not self.flow_active:
+                    await self.wait(cast(Any, self.can_resume_flow))
+                    continue
+                engine.wake.clear()
+                readable, all_readable = self._readable()
+                if not readable:
+                    await self._until_readable()
+                    continue
+                epoch = engine.epoch
+                with engine.profile.part("consume"):
+                    fetched = self._fetched(readable, 0.2 if all_readable else 0.05)
+                records = await fetched
+                if not records:
+                    big = False
+                    continue
+                last_read = time.monotonic()
+                slices = self._accept(records, current=epoch == engine.epoch)
+                big = sum(s.size for group in slices.values() for s in group) > BIG
+                for group in slices.values():
+                    await self.callback(self._message(group))
+        except (ConsumerStoppedError, asyncio.CancelledError):
+            if not self.app.should_stop:
+                raise
+
+    def _readable(self) -> tuple[list[TopicPartition], bool]:
+        readable, total = [], 0
+        for task in self.engine.tasks.values():
+            for topic in task.topics:
+                total += 1
+                if task.room(topic):
+                    readable.append(TopicPartition(topic, task.partition))
+        return readable, len(readable) == total
+
+    async def _until_readable(self) -> None:
+        # Shows the group that we are alive, however long a replay or the wait for a model takes.
+        with self.kafka._fetcher._subscriptions.fetch_context():
+            try:
+                await asyncio.wait_for(self.engine.wake.wait(), 0.5)
+            except TimeoutError:
+                return
+
+    async def _fetched(self, partitions: list[TopicPartition], timeout: float) -> dict[TopicPartition, list[Record]]:
+        fetcher = self.kafka._fetcher
+        if self.kafka._closed or fetcher._closed:
+            raise ConsumerStoppedError
+        with fetcher._subscriptions.fetch_context():
+            # Never with an empty list: there that means every partition.
+            records = await fetcher.fetched_records(set(partitions), timeout=timeout, max_records=MAX_POLL)
+        return cast(dict[TopicPartition, list[Record]], records)
+
+    def _accept(self, fetched: Mapping[TopicPartition, list[Record]], current: bool) -> dict[str, list[Slice[Any]]]:
+        slices: dict[str, list[Slice[Any]]] = {}
+        for tp, records in fetched.items():
+            task = self.engine.tasks.get(tp.partition)
+            if task is None or not task.open:
+                continue  # it seeks when it opens
+            expected = task.next_offset(tp.topic)
+            if not current or records[0].offset < expected:
+                # A fetch begun under the old assignment can return records of the new one. Dropping them would lose
+                # them: they are given back.
+                self.kafka.seek(tp, expected)
+                continue
+            slices.setdefault(tp.topic, []).extend(task.accept(tp.topic, records))
+        return slices
+
+    def _message(self, slices: list[Slice[Any]]) -> ConsumerMessage:
+        first = slices[0]
+        tp = TP(first.topic, first.partition)
+        at = first.records[-1].timestamp / 1e3
+        generation = self.app.consumer_generation_id
+        return ConsumerMessage(
+            first.topic,
+            first.partition,
+            first.last,
+            at,
+            0,
+            None,
+            None,
+            cast(Any, slices),
+            None,
+            0,
+            0,
+            tp,
+            generation_id=generation,
+        )
+
+    # -- what the engine does instead of Faust ------------------------------------------------------------------------
+
+    async def commit(self, topics: Any = None, start_new_transaction: bool = True) -> bool:
+        return False
+
+    async def _commit(self, offsets: Any) -> bool:
+        return False
+
+    def ack(self, message: Any) -> bool:
+        message.acked = True
+        return True
+
+    async def wait_empty(self) -> None:
+        """Nothing to wait for: unfinished work is dropped and read again."""
+
+    async def perform_seek(self) -> None:
+        """Each task seeks its own partitions when it opens."""
+
+    async def verify_all_partitions_active(self) -> None:
+        """Faust's watch over its own positions; the engine has its watchdog."""
+
+    @Service.task
+    async def _publish_positions(self) -> None:
+        while not self.should_stop:
+            await self.sleep(POSITIONS_S)
+            if not self.app.rebalancing:
+                await self.engine.publish_positions()
+
+    # -- the rest of Faust's interface --------------------------------------------------------------------------------
+
+    def _new_topicpartition(self, topic: str, partition: int) -> TP:
+        return TP(topic, partition)
+
+    def _to_message(self, tp: TP, record: Any) -> ConsumerMessage:
+        raise AssertionError("messages are made a poll at a time")
+
+    async def _getmany(self, active_partitions: Any, timeout: float) -> Any:
+        raise AssertionError("records are read by _drain_messages")
+
+    async def seek_to_committed(self) -> Mapping[TP, int]:
+        return {}
+
+    async def position(self, tp: TP) -> int | None:
+        return cast(int, await self.kafka.position(TopicPartition(*tp)))
+
+    async def seek_wait(self, partitions: Mapping[TP, int]) -> None:
+        raise AssertionError("tasks seek")
+
+    async def _seek(self, partition: TP, offset: int) -> None:
+        self.kafka.seek(TopicPartition(*partition), offset)
+
+    def assignment(self) -> set[TP]:
+        if self.engine.started_consuming:
+            return faust_consumer.ensure_TPset(self.kafka.assignment())
+        return set()
+
+    def highwater(self, tp: TP) -> int:
+        return cast(int, self.kafka.highwater(TopicPartition(*tp)))
+
+    def topic_partitions(self, topic: str) -> int | None:
+        return cast("int | None", self.kafka._coordinator._metadata_snapshot.get(topic))
+
+    async def earliest_offsets(self, *partitions: TP) -> Mapping[TP, int]:
+        return cast(Mapping[TP, int], await self.kafka.beginning_offsets([TopicPartition(*tp) for tp in partitions]))
+
+    async def highwaters(self, *partitions: TP) -> Mapping[TP, int]:
+        return cast(Mapping[TP, int], await self.kafka.end_offsets([TopicPartition(*tp) for tp in partitions]))
+
+    def key_partition(self, topic: str, key: bytes | None, partition: int | None = None) -> int | None:
+        raise AssertionError("outputs go to their input's partition")
+
+    def verify_recovery_event_path(self, now: float, tp: TP) -> None:
+        """Faust's tables are not used."""
+
+    def verify_event_path(self, now: float, tp: TP) -> None:
+        """The engine has its watchdog."""
+
+    async def create_topic(self, topic: str, partitions: int, replication: int, **options: Any) -> None:
+        """engine/admin.py has made every topic."""
+
+    def close(self) -> None:
+        """on_stop closes."""
+
+
+class Transport(driver.Transport):
+    """Faust's transport with our consumer."""
+
+    Consumer = TaskConsumer

@@ -1,0 +1,64 @@
+"""Consumers that die quietly are what people fear most of Faust: here silence is noticed, told, and ends the process."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Final
+
+from aiokafka import TopicPartition
+
+from core.errors import WatchdogError
+
+if TYPE_CHECKING:
+    from engine.engine import Engine
+
+LOOK_S: Final = 5.0
+COMMIT_S: Final = 120.0
+"""Seconds that finished work may wait for its commit."""
+READ_S: Final = 120.0
+"""Seconds that an open partition with room and lag may go without a record."""
+
+
+class Watchdog:
+    """Looks at the engine from outside. look() returns what is wrong, or None."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._moved: dict[TopicPartition, tuple[int, float]] = {}
+
+    async def run(self) -> None:
+        """Looks for ever; the first thing that is wrong ends the process."""
+        while self._engine.dying is None:
+            await asyncio.sleep(LOOK_S)
+            if (wrong := self.look(time.monotonic())) is not None:
+                self._engine.fatal(wrong)
+
+    def look(self, now: float) -> WatchdogError | None:
+        """now: a monotonic clock's seconds."""
+        engine = self._engine
+        if not engine.started_consuming:
+            return None
+        consumer = engine.consumer
+        for what, task in (
+            ("group", consumer._coordinator._coordination_task),
+            ("fetch", consumer._fetcher._fetch_task),
+        ):
+            if task is not None and task.done() and not consumer._closed:
+                return WatchdogError(f"the consumer's {what} task has ended; restarting is the only way back")
+        for number, partition in engine.tasks.items():
+            if not partition.open:
+                continue
+            if not partition.idle and now - partition.committed_at > COMMIT_S:
+                return WatchdogError(f"partition {number} has not committed for {now - partition.committed_at:.0f} s")
+            for topic in partition.topics:
+                tp = TopicPartition(topic, number)
+                offset = partition.next_offset(topic)
+                before, since = self._moved.get(tp, (-1, now))
+                if before != offset or not partition.room(topic) or (consumer.highwater(tp) or 0) <= offset:
+                    self._moved[tp] = (offset, now)
+                elif now - since > READ_S:
+                    return WatchdogError(
+                        f"{topic}/{number} has records after {offset} but none came for {now - since:.0f} s"
+                    )
+        return None

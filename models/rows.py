@@ -1,0 +1,135 @@
+"""From events' features to a model's inputs: what is missing, what is wrong, and what fills the gaps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from operator import itemgetter
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from core.errors import FieldError
+from core.events import Feature
+from models.engine import Array
+from models.features import RawFeature
+from models.manifest import Dtype, Input, Manifest
+
+Floats = NDArray[np.float64]
+Events = Sequence[Mapping[str, Feature]]
+"""The features of n events."""
+Errors = dict[int, FieldError]
+"""Place of an event -> what is wrong with it."""
+
+_FLOAT32_MAX: Final = float(np.finfo(np.float32).max)
+
+
+def numbers(events: Events, fields: Sequence[str], errors: Errors) -> Floats:
+    """(n, len(fields)) numbers; NaN where a field is missing, null, not finite or beyond a float32.
+
+    True and False count as 1 and 0. Texts are errors, noted by the event's place.
+    """
+    if not fields:
+        return np.empty((len(events), 0))
+    try:
+        if len(fields) > 1:
+            found = np.array(list(map(itemgetter(*fields), events)))
+        else:
+            found = np.array([[event[fields[0]]] for event in events])
+    except KeyError:
+        found = np.array([[event.get(field) for field in fields] for event in events], object)
+    if found.dtype.kind != "f":
+        found = _checked(events, fields, errors)
+    elif np.isfinite(found).all() and np.abs(found).max(initial=0.0) <= _FLOAT32_MAX:
+        return found
+    with np.errstate(invalid="ignore"):
+        return np.where(np.abs(found) <= _FLOAT32_MAX, found, np.nan)
+
+
+def _checked(events: Events, fields: Sequence[str], errors: Errors) -> Floats:
+    out = np.full((len(events), len(fields)), np.nan)
+    for i, event in enumerate(events):
+        for j, field in enumerate(fields):
+            value = event.get(field)
+            if isinstance(value, str):
+                errors.setdefault(i, FieldError(field, value))
+            elif value is not None:
+                out[i, j] = value
+    return out
+
+
+class Rows:
+    """How one version's inputs are filled: from numeric raw fields, session features and texts."""
+
+    def __init__(self, manifest: Manifest, fields: Sequence[str], session: Sequence[str]) -> None:
+        """fields: the columns of the numbers that build() gets; session: those of its session features."""
+        self._places = {name: place for place, name in enumerate((*fields, *session))}
+        self._inputs = [(name, spec) for name, spec in manifest.inputs.items() if spec.dtype is not Dtype.STRING]
+        self._texts = [(name, spec) for name, spec in manifest.inputs.items() if spec.dtype is Dtype.STRING]
+        self._columns = {name: [self._places[f.name] for f in spec.fields] for name, spec in self._inputs}
+        self._defaults = {name: _defaults(spec) for name, spec in self._inputs}
+        required = [
+            (f.name, self._places[f.name])
+            for _, spec in self._inputs
+            for f in spec.fields
+            if f.required and isinstance(f.feature, RawFeature)
+        ]
+        self._required = [name for name, _ in required]
+        self._required_at = [place for _, place in required]
+
+    @staticmethod
+    def numeric_fields(manifest: Manifest) -> tuple[str, ...]:
+        """The raw fields that the version wants as numbers, each once."""
+        specs = (spec for spec in manifest.inputs.values() if spec.dtype is not Dtype.STRING)
+        fields = chain.from_iterable(spec.fields for spec in specs)
+        return tuple(dict.fromkeys(f.name for f in fields if isinstance(f.feature, RawFeature)))
+
+    def check(self, events: Events, found: Floats, errors: Errors) -> None:
+        """Notes each event that lacks a required field, or whose value doesn't fit its input's type.
+
+        found: (n, len(fields)) as numbers() gave it.
+        """
+        if self._required:
+            missing = np.isnan(found[:, self._required_at])
+            if missing.any():
+                for i, j in zip(*np.nonzero(missing), strict=True):
+                    field = self._required[int(j)]
+                    errors.setdefault(int(i), FieldError(field, events[int(i)].get(field)))
+        for name, spec in self._inputs:
+            if spec.dtype is Dtype.INT64:
+                self._check_whole(events, found, spec, self._columns[name], errors)
+        for _, spec in self._texts:
+            for i, event in enumerate(events):
+                for f in spec.fields:
+                    value = event.get(f.name)
+                    if not (isinstance(value, str) or (value is None and not f.required)):
+                        errors.setdefault(i, FieldError(f.name, value))
+
+    def _check_whole(self, events: Events, found: Floats, spec: Input, columns: list[int], errors: Errors) -> None:
+        for f, column in zip(spec.fields, columns, strict=True):
+            if column < found.shape[1]:
+                for i in np.flatnonzero(found[:, column] % 1 > 0).tolist():
+                    errors.setdefault(i, FieldError(f.name, events[i].get(f.name)))
+
+    def build(self, events: Events, found: Floats, session: Floats) -> dict[str, Array]:
+        """ONNX input -> (n, its fields), gaps filled by the manifest's defaults.
+
+        found: (n, len(fields)); session: (n, len(session features)), NaN where there is no value yet.
+        """
+        values = np.concatenate((found, session), axis=1)
+        gaps = bool(np.isnan(values).any())
+        inputs: dict[str, Array] = {}
+        for name, spec in self._inputs:
+            matrix = values[:, self._columns[name]]
+            if gaps:
+                matrix = np.where(np.isnan(matrix), self._defaults[name], matrix)
+            inputs[name] = matrix.astype(spec.dtype.numpy)
+        for name, spec in self._texts:
+            texts = [[event.get(f.name) or spec.default(j) for j, f in enumerate(spec.fields)] for event in events]
+            inputs[name] = np.array(texts, object)
+        return inputs
+
+
+def _defaults(spec: Input) -> Floats:
+    return np.array([np.nan if spec.default(j) is None else spec.default(j) for j in range(len(spec.fields))], float)

@@ -1,0 +1,123 @@
+"""session id -> its running aggregates. Written by scoring, batch by batch; read by web views."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from core.errors import UsageError
+from engine.batch import Slice
+from engine.columns import ColumnShard, RowCodec
+from engine.store import PartitionStore
+from engine.table import Shard, Table
+from models.features import SessionFeature
+from tables.aggregates import LAST_TS, Aggregates, Folded
+
+Floats = NDArray[np.float64]
+
+_TIMES = ("first_ts", "last_ts")
+
+
+class Sessions(Table[str, dict[str, float]]):
+    """One row a session; which columns exist follows from what the models in the store ask for.
+
+    Rows aren't put: fold() advances them, a batch at a time.
+    """
+
+    name = "sessions"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.configure((), ttl=None, hot=1)
+
+    def configure(self, wanted: Iterable[SessionFeature], ttl: timedelta | None, hot: int) -> None:
+        """wanted: the aggregates to keep; ttl: event time of silence that ends a session; hot: rows in memory, per
+        partition."""
+        self._ttl_ms = None if ttl is None else ttl / timedelta(milliseconds=1)
+        self._hot = hot
+        self._wanted: dict[SessionFeature, None] = {}
+        self.want(wanted)
+
+    def want(self, features: Iterable[SessionFeature]) -> None:
+        """Keeps these aggregates too from now on: a session's start empty with its next event."""
+        more = dict.fromkeys((*self._wanted, *features))
+        if len(more) != len(self._wanted) or not hasattr(self, "aggregates"):
+            self._wanted = more
+            self.aggregates = Aggregates(more, self._ttl_ms)
+            self._codec = RowCodec(self.aggregates.columns, self.aggregates.empty)
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The raw fields that fold() wants, in order."""
+        return self.aggregates.fields
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The session features that fold() gives, in order."""
+        return self.aggregates.features
+
+    def shard(self, store: PartitionStore) -> Shard:
+        """Columnar, unlike other tables."""
+        return ColumnShard(self.name, store, self._codec, self._hot)
+
+    def fold(self, s: Slice[Any], ts: Floats, values: Floats) -> Folded:
+        """Folds a slice's events into their sessions.
+
+        ts: (n,) ms since epoch; values: (n, len(fields)), NaN where an event has none. The rows join the next commit
+        when the slice finishes.
+        """
+        shard = self._here_of(s)
+        if shard.codec is not self._codec:
+            shard.relayout(self._codec)
+        rows = shard.rows(s, s.keys)
+        folded = self.aggregates.fold(shard.live, rows, ts, values)
+        shard.changed(s, folded.touched, folded.after)
+        s.newest = int(ts.max())
+        return folded
+
+    def describe(self, shard: Shard, raw: bytes) -> dict[str, Any]:
+        """A stored row for people: columns by name, times in ISO, what has no value left out."""
+        row = cast(ColumnShard, shard).row_of(raw)
+        columns = cast(ColumnShard, shard).codec.columns
+        known = {name: value for name, value in zip(columns, row.tolist(), strict=True) if not math.isnan(value)}
+        return {
+            name: _iso(value) if name in _TIMES else _plain(value)
+            for name, value in known.items()
+            if math.isfinite(value)
+        }
+
+    def expire(self, shard: Shard, watermark: int, busy: Iterable[Slice[Any]]) -> bool:
+        """Forgets a portion of the sessions that are silent for longer than the TTL. Returns whether any went."""
+        if self._ttl_ms is None:
+            return False
+        columns = cast(ColumnShard, shard)
+        at_work = {key for s in busy for key in s.keys}
+        limit = watermark - self._ttl_ms
+        gone = [key for key, row in columns.portion() if row[LAST_TS] < limit and key not in at_work]
+        columns.expire(gone)
+        return bool(gone)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Refused: sessions are read and advanced by fold()."""
+        raise UsageError("sessions are advanced by sessions.fold(), a batch at a time")
+
+    __getitem__ = __setitem__ = __delitem__ = __contains__ = get
+
+    def _here_of(self, s: Slice[Any]) -> ColumnShard:
+        return cast(ColumnShard, s.task.shard(self.name))
+
+
+def _iso(ms: float) -> str:
+    return datetime.fromtimestamp(ms / 1e3, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _plain(value: float) -> float | int:
+    return int(value) if value.is_integer() and abs(value) < 1e15 else value
+
+
+sessions = Sessions()

@@ -1,0 +1,1 @@
+"""What happens on HTTP: thin routes over tables, models and health."""
