@@ -40,8 +40,8 @@ def confidence(p: Probabilities) -> Confidences:
     if not np.isfinite(score).all():
         row = int(np.flatnonzero(~np.isfinite(score))[0])
         raise ValueError(f"row {row} of the probabilities is not finite: {p[row].tolist()}")
-    clipped: Confidences = np.clip(score, 0.0, 1.0, out=score)
-    return clipped
+    within: Confidences = np.minimum(np.maximum(score, 0.0, out=score), 1.0, out=score)
+    return within
 
 
 def interval_confidence(interval: Probabilities, widest: float) -> Confidences:

@@ -101,14 +101,13 @@ def _values(manifest: Manifest, outputs: Arrays) -> NDArray[np.float32]:
 
 
 def _broken(matrix: Array, interval: Array | None, bounds: tuple[float, float]) -> NDArray[np.intp]:
-    """Rows that aren't finite or out of bounds. Two comparisons, false for NaN, tell nearly always that none is."""
+    """Rows that aren't finite or within the bounds. Two comparisons, false for NaN, tell nearly always that none is."""
     if not len(matrix):
         return np.empty(0, np.intp)
     low, high = float(matrix.min()), float(matrix.max())
-    if bounds[0] <= low and high <= bounds[1] and np.isfinite((low, high)).all():
-        fine = None
-    else:
-        fine = (np.isfinite(matrix) & (matrix >= bounds[0]) & (matrix <= bounds[1])).all(axis=1)
+    fine = None
+    if not (bounds[0] < low and high < bounds[1]):
+        fine = ((bounds[0] < matrix) & (matrix < bounds[1])).all(axis=1)
     if interval is not None:
         certain = np.isfinite(interval).all(axis=1)
         fine = certain if fine is None else fine & certain
