@@ -67,8 +67,8 @@ class Rig:
         return worker
 
     def running(self) -> list[Worker]:
-        """The workers that live, aren't stopped and have no reason to end by themselves."""
-        return [worker for worker in self.workers if worker.running and not worker.zombie]
+        """The workers that must be running now."""
+        return [worker for worker in self.workers if worker.expected]
 
     def sender(self, *, rate: float = 2000, sessions: int = 200, seed: int = 7) -> Sender:
         """The sender of observations, not started yet: one a rig."""
@@ -91,7 +91,7 @@ class Rig:
     def control(self, request: Mapping[str, Any], *, model: str = tally.NAME) -> Self:
         """Publishes a request on control."""
         self.publisher.send(self.topic("control"), model.encode(), json.dumps(request).encode())
-        self.publisher.flush()
+        until(self.publisher.delivered, 60, what="the request is on control", alive=self.running())
         return self
 
     def deploy(self, version: str = "1", *, within_s: float = 40.0) -> Self:

@@ -74,7 +74,7 @@ class Publisher:
                     value,
                     key,
                     headers=[(k, v.encode()) for k, v in (headers or {}).items()],
-                    callback=self._delivered,
+                    callback=self._on_delivery,
                 )
                 break
             except BufferError:
@@ -87,7 +87,14 @@ class Publisher:
         assert not waiting, f"{waiting} records are not delivered after {within_s:g} s"
         assert not self.failed, f"{len(self.failed)} records were refused, the first: {self.failed[0]}"
 
-    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+    def delivered(self) -> bool:
+        """Whether the broker has everything. Raises AssertionError when it refused something."""
+        if not self._producer.flush(0.05):
+            self.flush()
+            return True
+        return False
+
+    def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:
             self.failed.append(str(error))
 

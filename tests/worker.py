@@ -68,9 +68,9 @@ class Worker:
         self.port = int(self.environment.get("HOMUNCULUS_WEB_PORT", "6066"))
         self.log_path = folder / f"{name}.log"
         self.process: subprocess.Popen[bytes] | None = None
-        self.paused = False
-        self.zombie = False
-        """Whether it was ever stopped since its start: then it may exit when it finds its partitions taken."""
+        self.expected = False
+        """Whether it must be running: it was started, and the test has neither ended it nor waited for its end. After
+        a SIGSTOP too it may end, when it finds its partitions taken."""
 
     def start(self) -> Self:
         """Starts the process and returns at once. Raises AssertionError while the former one lives."""
@@ -90,7 +90,7 @@ class Worker:
                 user=self.user,
                 start_new_session=True,
             )
-        self.paused = self.zombie = False
+        self.expected = True
         return self
 
     @property
@@ -151,16 +151,16 @@ class Worker:
     def pause(self) -> None:
         """SIGSTOP: it looks dead to the group, and doesn't know."""
         self._signal(signal.SIGSTOP)
-        self.paused = self.zombie = True
+        self.expected = False
 
     def resume(self) -> None:
         """SIGCONT: the zombie goes on where it stopped."""
         self._signal(signal.SIGCONT)
-        self.paused = False
 
     def wait(self, within_s: float) -> int:
         """The exit code, once it has ended. Raises NotInTimeError while it still runs after within_s."""
         assert self.process is not None, f"{self.name} was never started"
+        self.expected = False
         try:
             return self.process.wait(within_s)
         except subprocess.TimeoutExpired:
@@ -189,7 +189,7 @@ def until(
 ) -> None:
     """Returns as soon as the condition holds.
 
-    Raises NotInTimeError after within_s seconds, or at once when a worker of `alive` has exited; both carry the
+    Raises NotInTimeError after within_s seconds, or at once when a worker of `alive` is not running; both carry the
     ends of the workers' logs, since they say why.
     """
     workers = list(alive)
