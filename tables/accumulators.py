@@ -152,8 +152,7 @@ class Moments(Family):
     def fold(self, columns: Floats, events: Events, out: Floats) -> None:
         seen, origin, drift, m2 = self.split(columns)
         x, missing = self.values(events)
-        first = seen == 0
-        np.copyto(origin, x, where=first if missing is None else first & ~missing)
+        np.copyto(origin, x, where=seen == 0)  # again and again, until the first value is there
         deviation = x - origin - drift
         if missing is not None:
             np.copyto(deviation, 0.0, where=missing)

@@ -149,7 +149,7 @@ def _variance(values: Sequence[Fraction]) -> float:
     return float(statistics.variance(values)) if len(values) > 1 else 0.0 if values else NAN
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(stream=streams(), ttl_ms=st.sampled_from([None, 60_000.0, 300_000.0]))
 def test_every_feature_of_every_event_equals_a_recount(stream: Stream, ttl_ms: float | None) -> None:
     aggregates = Aggregates(EVERYTHING, ttl_ms)
