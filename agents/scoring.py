@@ -98,7 +98,7 @@ class Scorer:
     def _stage(self, plan: _Plan, s: Slice[Observation], at: int) -> None:
         headers = output_headers(s.topic, s.partition, s.records)
         encode = self._encode
-        prefix = f"{OBSERVATIONS.name}/{s.partition}/"
+        prefix = f"{s.topic}/{s.partition}/"
         keys, values, kept = [], [], []
         answers = plan.answers
         for i, (event, record) in enumerate(zip(s.events, s.records, strict=True)):

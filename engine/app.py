@@ -6,6 +6,7 @@ import asyncio
 import gc
 import logging
 import os
+import tempfile
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from ipaddress import ip_address
 from typing import Any, Final, NoReturn
@@ -15,7 +16,7 @@ from aiokafka.errors import KafkaError
 from faust.types import AppT
 from mode import loop as mode_loop
 
-from core.errors import FatalError, HomunculusError, SettingsError, UsageError
+from core.errors import DataFolderError, FatalError, HomunculusError, SettingsError, UsageError
 from core.settings import Settings
 from core.topics import ALL, TopicSpec, changelog
 from engine import logs
@@ -43,6 +44,14 @@ START_STATUS: Final = 1
 
 Background = Callable[["App"], Coroutine[Any, Any, None]]
 """What runs beside the agents, from the moment that the broker is reached; its error ends the process."""
+
+
+class Worker(faust.Worker):
+    """Faust's, without a spinner that would keep our log from a terminal."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.spinner = None
 
 
 class Raw(faust.Schema):  # type: ignore[type-arg]  # not subscriptable at run time
@@ -93,6 +102,7 @@ class App(faust.App):
             web_host=str(settings.web_bind),
             logging_config=logs.config(settings),
             PartitionAssignor=TaskAssignor,
+            Worker=Worker,
         )
         self.transport = Transport(self.conf.broker_consumer, self)
         for agent in agents:
@@ -135,8 +145,8 @@ class App(faust.App):
 
     async def on_first_start(self) -> None:
         """Broker, topics and models; whatever is wrong ends the process with a sentence and a status."""
-        await super().on_first_start()
         try:
+            self._make_folder()
             await self._begin()
         except (HomunculusError, KafkaError, OSError) as error:
             log.critical("The worker doesn't start: %s", error)
@@ -161,6 +171,18 @@ class App(faust.App):
             self._watch(work(self))
         self._watch(Watchdog(engine).run())
         _calm_collector()
+
+    def _make_folder(self) -> None:
+        folder = self.engine.folder
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder) as probe:
+                probe.write(b"homunculus")
+        except OSError as error:
+            raise DataFolderError(
+                f"{folder.absolute()} can't be written ({error.strerror}): set HOMUNCULUS_DATA_DIR to a folder that "
+                "this user owns, on a disk with space"
+            ) from error
 
     def _watch(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

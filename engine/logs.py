@@ -9,8 +9,19 @@ from typing import Any, Final
 
 from core.settings import Settings
 
+OURS: Final = ("agents", "cli", "core", "engine", "models", "tables", "web")
 QUIET: Final = ("aiokafka", "asyncio", "faust", "mode", "aiohttp", "kafka")
 """Libraries that tell more than an operator wants; aiokafka at DEBUG alone takes a fifth of the CPU."""
+PASSING: Final = ("NotLeaderForPartitionError", "NotCoordinator", "CoordinatorNotAvailable", "coordinator dead")
+"""What aiokafka calls an error and tries again: every new topic and every new group goes through it."""
+
+
+class WithoutPassing(logging.Filter):
+    """Leaves out what a library has already dealt with."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """False for lines that only worry."""
+        return not (record.name.startswith("aiokafka") and any(text in record.getMessage() for text in PASSING))
 
 
 class JsonFormatter(logging.Formatter):
@@ -40,7 +51,11 @@ def config(settings: Settings) -> dict[str, Any]:
             "console": {"format": "%(asctime)s %(levelname)-8s %(message)s", "datefmt": "%H:%M:%S"},
             "json": {"()": JsonFormatter},
         },
-        "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": settings.log_format}},
+        "filters": {"passing": {"()": WithoutPassing}},
+        "handlers": {
+            "stderr": {"class": "logging.StreamHandler", "formatter": settings.log_format, "filters": ["passing"]}
+        },
         "root": {"level": level, "handlers": ["stderr"]},
-        "loggers": {name: {"level": quiet} for name in QUIET},
+        # Faust sets the root's level from its own command line, whose default is WARN.
+        "loggers": {**{name: {"level": level} for name in OURS}, **{name: {"level": quiet} for name in QUIET}},
     }

@@ -98,6 +98,8 @@ class TaskConsumer(faust_consumer.Consumer):
         await self.kafka.start()
 
     async def on_stop(self) -> None:
+        if not self.engine.started_consuming:
+            return
         await self.engine.revoked()
         await self.engine.publish_positions()
         await super().on_stop()
