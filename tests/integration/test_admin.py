@@ -30,6 +30,14 @@ async def admin(broker: Broker) -> AsyncIterator[TopicAdmin]:
         yield admin
 
 
+async def make(admin: TopicAdmin, topic: NewTopic) -> None:
+    """Creates a topic as somebody else would have, long before us: when this returns, the broker shows it."""
+    assert await admin.create([topic]) == {}
+    async with asyncio.timeout(10):
+        while topic.name not in await admin.shapes():
+            await asyncio.sleep(0.02)
+
+
 async def test_every_topic_is_there_with_our_partitions_once_it_returns(
     broker: Broker, admin: TopicAdmin, settings: Settings
 ) -> None:
@@ -55,7 +63,7 @@ async def test_a_topic_with_another_partition_count_is_named_with_what_to_do(
     broker: Broker, admin: TopicAdmin, settings: Settings
 ) -> None:
     name = settings.topic_prefix + OBSERVATIONS.name
-    await admin.create([NewTopic(name, 5, 1)])
+    await make(admin, NewTopic(name, 5, 1))
     with pytest.raises(
         TopicError, match=rf"topic {name} has 5 partitions but HOMUNCULUS_PARTITIONS is 3.*_PARTITIONS=5"
     ):
@@ -64,7 +72,7 @@ async def test_a_topic_with_another_partition_count_is_named_with_what_to_do(
 
 async def test_looking_at_topics_creates_none(broker: Broker, admin: TopicAdmin, settings: Settings) -> None:
     name = settings.topic_prefix + OBSERVATIONS.name
-    await admin.create([NewTopic(name, 5, 1)])
+    await make(admin, NewTopic(name, 5, 1))
     with pytest.raises(TopicError):
         await ensure_topics(broker.bootstrap, SPECS, settings)
     assert [topic for topic in await admin.shapes() if topic.startswith(settings.topic_prefix)] == [name]
@@ -83,7 +91,7 @@ async def test_a_topic_that_would_lose_records_is_refused(
 ) -> None:
     async with TopicAdmin(kafka.bootstrap) as admin:
         name = settings.topic_prefix + spec.name
-        await admin.create([NewTopic(name, 3, 1, topic_configs={"cleanup.policy": policy})])
+        await make(admin, NewTopic(name, 3, 1, topic_configs={"cleanup.policy": policy}))
     with pytest.raises(TopicError, match=rf"topic {name} has cleanup\.policy={policy} and would lose {loses}"):
         await ensure_topics(kafka.bootstrap, SPECS, settings)
 
@@ -104,7 +112,7 @@ async def test_the_policies_and_sizes_are_the_specs(kafka: Broker, settings: Set
 async def test_an_output_topic_too_narrow_for_our_largest_record_is_refused(kafka: Broker, settings: Settings) -> None:
     name = settings.topic_prefix + PREDICTIONS.name
     async with TopicAdmin(kafka.bootstrap) as admin:
-        await admin.create([NewTopic(name, 3, 1, topic_configs={"max.message.bytes": "1000"})])
+        await make(admin, NewTopic(name, 3, 1, topic_configs={"max.message.bytes": "1000"}))
     with pytest.raises(TopicError, match=rf"topic {name} takes records of at most 1000 bytes.*HOMUNCULUS_MAX_RECORD"):
         await ensure_topics(kafka.bootstrap, SPECS, settings)
 
@@ -120,7 +128,7 @@ async def test_a_broker_that_describes_no_configuration_is_taken_at_its_word(
 ) -> None:
     name = settings.topic_prefix + DEPLOYMENTS.name
     async with TopicAdmin(embedded.bootstrap) as admin:
-        await admin.create([NewTopic(name, 3, 1, topic_configs={"cleanup.policy": "delete"})])
+        await make(admin, NewTopic(name, 3, 1, topic_configs={"cleanup.policy": "delete"}))
         assert await admin.configs([name]) is None
     created = await ensure_topics(embedded.bootstrap, SPECS, settings)
     assert len(created) == len(SPECS) - 1
