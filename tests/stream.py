@@ -198,10 +198,11 @@ class Reader:
         """
         if not self._positions and not self._assign():
             return 0
-        ends = self._ends(within_s)
         deadline = time.monotonic() + within_s
-        while self._read() or any(self._positions[partition] < end for partition, end in ends.items()):
+        ends = self._ends()
+        while self._read() or ends is None or any(self._positions[partition] < end for partition, end in ends.items()):
             assert time.monotonic() < deadline, f"{self.topic} ends at {ends}, read are {self._positions}"
+            ends = ends or self._ends()
         return len(self.records)
 
     def close(self) -> None:
@@ -222,7 +223,7 @@ class Reader:
                 assert partition is not None
                 assert end is not None
                 self._positions[partition] = end
-            elif not error.retriable() and error.code() not in _UNREACHABLE:
+            elif error.code() not in _PASSING:
                 raise KafkaException(error)
         return len(self.records) - before
 
@@ -234,15 +235,28 @@ class Reader:
         self._consumer.assign([TopicPartition(self.topic, partition, 0) for partition in self._positions])
         return True
 
-    def _ends(self, within_s: float) -> dict[int, int]:
+    def _ends(self) -> dict[int, int] | None:
+        """What is committed now, a partition; None while the broker can't say."""
         wanted = {TopicPartition(self.topic, partition): OffsetSpec.latest() for partition in self._positions}
-        futures = self._admin.list_offsets(
-            wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=within_s
-        )
-        return {asked.partition: future.result().offset for asked, future in futures.items()}
+        futures = self._admin.list_offsets(wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=10)
+        try:
+            return {asked.partition: future.result().offset for asked, future in futures.items()}
+        except KafkaException as error:
+            if error.args[0].code() not in _PASSING:
+                raise
+            return None
 
 
-_UNREACHABLE: Final = {KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._RESOLVE}
+_PASSING: Final = {
+    KafkaError._ALL_BROKERS_DOWN,
+    KafkaError._RESOLVE,
+    KafkaError._TIMED_OUT,
+    KafkaError._TRANSPORT,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+}
+"""Right after a topic was made, or while a broker starts."""
 
 
 def _record(message: Message) -> Record:
