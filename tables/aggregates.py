@@ -6,7 +6,7 @@ Training uses the same fold, so that a model sees in production what it saw when
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -97,17 +97,6 @@ class Aggregates:
         features, out_of_order = np.empty((len(rows), len(self.features))), np.empty_like(late)
         features[order], out_of_order[order] = out.T, late
         return Folded(features, touched, after, out_of_order)
-
-    def adopt(self, columns: Sequence[str], rows: Floats) -> Floats:
-        """Rows that were kept under another layout, under this one: what both know stays, the rest starts empty.
-
-        columns: the other layout's. rows: (n, len(columns)). Returns (n, ncols), a copy.
-        """
-        adopted = np.tile(self.empty, (len(rows), 1))
-        known = {name: place for place, name in enumerate(columns)}
-        both = [(known[name], place) for place, name in enumerate(self.columns) if name in known]
-        adopted[:, [place for _, place in both]] = rows[:, [place for place, _ in both]]
-        return adopted
 
     def _round(self, work: Floats, ts: Floats, x: Floats, missing: Bools | None, out: Floats, late: Bools) -> None:
         """Folds at most one event a session. work: (ncols, n), the rest as in fold(), transposed."""

@@ -17,6 +17,7 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
 from core.errors import ManifestError, UsageError
+from engine.columns import RowCodec
 from tables.aggregates import Aggregates, Folded
 
 NAN = math.nan
@@ -287,7 +288,7 @@ def test_what_a_model_has_learnt_of_a_session_outlives_a_model_that_asks_for_mor
     swap = [few.fields.index(name) for name in all_.fields]
     state = np.tile(few.empty, (SESSIONS, 1))
     few.fold(state, first.rows, first.ts, first.values[:, swap])
-    state = all_.adopt(few.columns, state)
+    state = RowCodec(all_.columns, all_.empty).adopt(few.columns, state)
     seen = all_.fold(state, second.rows, second.ts, second.values).features
     want, _, _ = stream.fold(all_)
     for name in (*few.features, "session.count", "session.seconds_since_last", "session.mean_gap"):
