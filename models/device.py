@@ -45,10 +45,7 @@ class Device:
         index = int(name.partition(":")[2] or 0)
         if cuda or (name == "auto" and CUDA in built):
             return cls(name, [(CUDA, {"device_id": index}), CPU])
-        device = cls(name, [CPU])
-        if name == "auto":
-            device._tell(f"this onnxruntime has no {CUDA}")
-        return device
+        return cls(name, [CPU])
 
     def verify(self, got: Sequence[str]) -> None:
         """Compares the providers that a session got with those that were asked for.
@@ -56,7 +53,10 @@ class Device:
         Raises ProviderMissingError when cuda was asked for and the session runs without it. auto takes the CPU
         then, and says so once.
         """
-        if self.providers == [CPU] or CUDA in got:
+        if CUDA in got or self.name == "cpu":
+            return
+        if self.providers == [CPU]:
+            self._tell(f"this onnxruntime has no {CUDA}")
             return
         if self.name != "auto":
             raise ProviderMissingError(

@@ -47,7 +47,9 @@ def test_auto_takes_the_cpu_and_says_so_once(caplog: pytest.LogCaptureFixture) -
 
 def test_auto_on_a_build_without_cuda_says_so(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
-    assert Device.of("auto", [CPU]).providers == [CPU]
+    device = Device.of("auto", [CPU])
+    assert device.providers == [CPU]
+    device.verify([CPU])
     assert CUDA in caplog.text
 
 

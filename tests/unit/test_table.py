@@ -1,0 +1,140 @@
+"""Key-value tables: a dict a partition, whose changes wait for the finished prefix."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from core.errors import TaskError, UsageError
+from engine.batch import Slice, working_on
+from engine.store import Meta, PartitionStore, RocksMemory
+from engine.table import KeyValueShard, Table
+
+
+class Visit(msgspec.Struct):
+    pages: int
+    last: str = ""
+
+
+class Visits(Table[str, Visit]):
+    """visitor -> pages seen. For this test."""
+
+    name = "test-visits"
+
+
+visits = Visits()
+
+
+class Rig:
+    def __init__(self, folder: Path) -> None:
+        self.store = PartitionStore(folder, [visits.name], RocksMemory())
+        self.shard = cast(KeyValueShard, visits.shard(self.store))
+
+    def slice(self) -> Slice[Any]:
+        s = cast(Slice[Any], SimpleNamespace(changed=[], task=SimpleNamespace(shard=lambda name: self.shard)))
+        working_on(s)
+        return s
+
+    def finish(self, s: Slice[Any]) -> None:
+        for shard, change in s.changed:
+            shard.settle(change)
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    rig = Rig(tmp_path / "p")
+    yield rig
+    rig.store.close()
+
+
+def test_it_reads_and_writes_like_a_dict(rig: Rig) -> None:
+    rig.slice()
+    assert visits.get("ann") is None
+    assert "ann" not in visits
+    visits["ann"] = Visit(1)
+    visits["ann"] = Visit(visits["ann"].pages + 1, "/home")
+    assert visits["ann"] == Visit(2, "/home")
+    del visits["ann"]
+    with pytest.raises(KeyError):
+        visits["ann"]
+
+
+def test_a_value_that_was_read_is_the_readers_own(rig: Rig) -> None:
+    rig.slice()
+    visits["ann"] = Visit(1)
+    visits["ann"].pages = 99
+    assert visits["ann"].pages == 1
+
+
+def test_outside_of_an_event_it_says_where_it_may_be_used() -> None:
+    import contextvars
+
+    with pytest.raises(UsageError, match="for event in batch"):
+        contextvars.Context().run(lambda: visits.get("ann"))
+
+
+def test_two_tables_of_one_name_are_an_error() -> None:
+    class Other(Table[str, int]):
+        name = "test-visits"
+
+    with pytest.raises(UsageError, match="test-visits"):
+        Other()
+
+
+def test_a_value_of_an_older_schema_is_upgraded(rig: Rig) -> None:
+    class Newer(Visits):
+        schema_version = 2
+
+        def upgrade(self, version: int, raw: bytes) -> Visit:
+            return Visit(pages=int(raw), last=f"from schema {version}")
+
+    newer = object.__new__(Newer)
+    newer.__dict__.update(visits.__dict__, _mark=b"\x02")
+    assert newer.decode(b"\x0141") == Visit(41, "from schema 1")
+
+
+def test_a_closed_store_is_an_error_that_reopens_the_task(rig: Rig) -> None:
+    rig.store.close()
+    rig.slice()
+    with pytest.raises(TaskError, match="closed"):
+        visits.get("ann")
+
+
+Step = st.tuples(st.sampled_from(["put", "delete"]), st.sampled_from("abc"), st.integers(0, 9))
+
+
+@settings(max_examples=25, deadline=None)  # each opens a RocksDB
+@given(slices=st.lists(st.tuples(st.lists(Step, max_size=4), st.sampled_from(["finish", "undo", "checkpoint"])), max_size=20))
+def test_only_finished_slices_leave_a_trace(tmp_path_factory: pytest.TempPathFactory, slices: list[Any]) -> None:
+    rig = Rig(tmp_path_factory.mktemp("table") / "p")
+    expected: dict[str, int] = {}
+    for steps, then in slices:
+        s = rig.slice()
+        mine = dict(expected)
+        for action, key, number in steps:
+            if action == "put":
+                visits[key] = Visit(number)
+                mine[key] = number
+            elif key in visits:
+                del visits[key]
+                mine.pop(key, None)
+        assert {k: visits[k].pages for k in "abc" if k in visits} == mine
+        if then == "undo":
+            rig.shard.rollback([s], [])
+            continue
+        rig.finish(s)
+        expected = mine
+        if then == "checkpoint":
+            rig.shard.absorb(rig.shard.take())
+            rig.store.write({visits.name: rig.shard.hand_over()}, Meta())
+            rig.shard.written()
+    seen = {k.decode(): visits.decode(raw).pages for k, raw in rig.shard.items(b"", 10)}
+    assert seen == expected
+    rig.store.close()
