@@ -10,9 +10,11 @@ from agents import deployments, scoring  # noqa: E402  after sys.path
 from core.errors import HomunculusError  # noqa: E402
 from core.settings import Settings  # noqa: E402
 from engine.app import create_app  # noqa: E402
+from web.server import serve  # noqa: E402
 
 try:
     app = create_app(Settings.read(), [deployments.follow])
+    serve(app)
 except HomunculusError as error:
     sys.exit(f"homunculus: {error}")
 

@@ -13,7 +13,9 @@ from typing import Any, Final, NoReturn
 
 import faust
 from aiokafka.errors import KafkaError
+from faust.app.base import BootStrategy
 from faust.types import AppT
+from mode import ServiceT
 from mode import loop as mode_loop
 
 from core.errors import DataFolderError, FatalError, HomunculusError, SettingsError, UsageError
@@ -66,8 +68,18 @@ class Raw(faust.Schema):  # type: ignore[type-arg]  # not subscriptable at run t
         return message.value
 
 
+class Boot(BootStrategy):
+    """What Faust starts. Its own web server, which asks nobody for a token, is not among it."""
+
+    def web_server(self) -> list[ServiceT]:
+        """None: _begin() starts ours."""
+        return []
+
+
 class App(faust.App):
     """Faust's App with our engine below it."""
+
+    BootStrategy = Boot
 
     def __init__(
         self, settings: Settings, models: LiveModels, agents: Iterable[Agent[Any]], background: Iterable[Background]
@@ -158,6 +170,7 @@ class App(faust.App):
     async def _begin(self) -> None:
         settings, engine = self.settings, self.engine
         self._check_bind()
+        await self.on_started_init_web_server()  # before the broker is there: health tells what is waited for
         if self._embedded:
             await self._embedded.start()
             self._watch(self._broker_ended(self._embedded))

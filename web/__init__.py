@@ -1,1 +1,1 @@
-"""What happens on HTTP: thin routes over tables, models and health."""
+"""What happens on HTTP: health, tables, models. Thin views on the engine, closed to those without a token."""

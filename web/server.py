@@ -1,0 +1,167 @@
+"""The worker's one HTTP server: up before the broker is, closed to strangers, gone within a second or two."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from typing import Any, Final
+
+from aiohttp import web
+from faust.types import AppT
+from mode import Service
+
+from core.errors import SettingsError, UsageError
+from engine.app import App
+from web import answers
+from web.access import Access
+from web.connections import Connections
+from web.errors import status_of
+from web.health import Health
+from web.index import Index
+from web.models import Models
+from web.owners import Owners
+from web.tables import Tables
+
+log = logging.getLogger(__name__)
+
+HANDLE_S: Final = 15.0
+"""Seconds that an answer may take, its body's arrival included."""
+LARGEST_BODY: Final = 64 << 10
+STOP_S: Final = 1.0
+"""Seconds that answers under way have when the worker stops."""
+
+
+class WebServer(Service):
+    """Serves our routes and the application's own pages; none of Faust's."""
+
+    driver_version = "homunculus"
+
+    def __init__(self, app: App, **options: Any) -> None:
+        super().__init__(**options)
+        self.app = app
+        self._access: Access | None = None
+        self._runner: web.AppRunner | None = None
+        self._owners = Owners(app)
+        self._connections = Connections()
+
+    async def on_start(self) -> None:
+        """Binds and listens. Raises SettingsError: a rule is broken, or the port is taken."""
+        conf = self.app.conf
+        if conf.web_transport.scheme != "tcp":
+            raise SettingsError(
+                f"the web views are served over TCP, not {conf.web_transport.scheme}: drop --web-transport"
+            )
+        # The last word on who may reach us is what the sockets say, whatever option or variable led there.
+        sockets = bind(str(conf.web_bind or ""), int(conf.web_port))
+        try:
+            self._access = Access(self.app.settings, [str(s.getsockname()[0]) for s in sockets])
+            self._runner = web.AppRunner(
+                self.application(),
+                access_log=None,
+                handle_signals=False,
+                shutdown_timeout=STOP_S,
+                keepalive_timeout=30.0,
+                lingering_time=1.0,
+            )
+            await self._runner.setup()
+            for s in sockets:
+                await web.SockSite(self._runner, s).start()
+        except BaseException:
+            for s in sockets:
+                s.close()
+            raise
+        assert self._runner.server is not None
+        self.add_future(self._connections.watch(self._runner.server))
+
+    async def on_stop(self) -> None:
+        """Answers under way end or are cut off; nothing listens any more."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+        await self._owners.close()
+
+    def application(self) -> web.Application:
+        """Every route, ours first. Raises UsageError for a page of the application at one of our paths."""
+        application = web.Application(middlewares=[self._guard], client_max_size=LARGEST_BODY)
+        tables = Tables(self.app, self._owners)
+        for part in (Health(self.app), tables, Models(self.app), Index()):
+            application.add_routes(part.routes())
+        taken = {(r.method, r.resource.canonical) for r in application.router.routes() if r.resource is not None}
+        for route in page_routes(self.app):
+            assert route.resource is not None
+            path = route.resource.canonical
+            if (route.method, path) in taken:
+                raise UsageError(
+                    f"app.page({path!r}): {route.method} {path} is a route of the worker; take another path"
+                )
+            application.router.add_route(route.method, path, route.handler)
+        return application
+
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        """Nothing is answered without passing here: rights, time, errors in words, headers."""
+        with self._connections.busy(request.protocol):
+            response = await self._answer(request, handler)
+        response.headers.update(answers.SECURITY)
+        response.headers["Server"] = "homunculus"
+        return response
+
+    async def _answer(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        assert self._access is not None
+        try:
+            self._access.check(request)
+            async with asyncio.timeout(HANDLE_S):
+                response: web.StreamResponse = await handler(request)
+                return response
+        except web.HTTPException as error:
+            response = answers.fault(error.status, error.reason)
+            if "Allow" in error.headers:
+                response.headers["Allow"] = error.headers["Allow"]
+            return response
+        except Exception as error:
+            if (status := status_of(error)) is not None:
+                return answers.refusal(error, status)
+            log.error("A web view failed", exc_info=error)
+            return answers.fault(500, "the worker failed on this request; its log says how")
+
+
+def bind(host: str, port: int) -> list[socket.socket]:
+    """Sockets bound to every address that a host has ("" means all), not listening yet.
+
+    Raises SettingsError naming host and port.
+    """
+    try:
+        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError as error:
+        raise SettingsError(f"HOMUNCULUS_WEB_BIND is {host!r}, which is no address of this machine: {error}") from error
+    sockets: list[socket.socket] = []
+    try:
+        for family, kind, protocol, _, address in dict.fromkeys(found):
+            s = socket.socket(family, kind, protocol)
+            sockets.append(s)
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                s.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            s.bind(address)
+            s.setblocking(False)
+    except OSError as error:
+        for s in sockets:
+            s.close()
+        raise SettingsError(
+            f"the web views can't listen on {host or 'every address'} port {port} ({error.strerror or error}): another "
+            "worker may hold it; choose one with HOMUNCULUS_WEB_PORT or --web-port"
+        ) from error
+    return sockets
+
+
+def page_routes(app: AppT) -> list[web.AbstractRoute]:
+    """The routes of @app.page, as Faust's driver would have served them."""
+    driver: Any = app.web
+    return list(driver.web_app.router.routes())
+
+
+def serve(app: App) -> WebServer:
+    """Makes this server the application's only one."""
+    server = WebServer(app)
+    app.web_server(server)
+    return server
