@@ -6,11 +6,11 @@ from pathlib import Path
 # Faust has the working folder on sys.path only while it imports this file.
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from agents import deployments, scoring  # noqa: E402  after sys.path
-from core.errors import HomunculusError  # noqa: E402
-from core.settings import Settings  # noqa: E402
-from engine.app import create_app  # noqa: E402
-from web.server import serve  # noqa: E402
+from agents import deployments, scoring
+from core.errors import HomunculusError
+from core.settings import Settings
+from engine.app import create_app
+from web.server import serve
 
 try:
     app = create_app(Settings.read(), [deployments.follow])
