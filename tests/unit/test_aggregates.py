@@ -39,6 +39,9 @@ START = 1.7e12
 
 Floats = NDArray[np.float64]
 
+unhurried = settings(deadline=None)
+"""A busy machine fails no law."""
+
 
 @dataclass(frozen=True)
 class Stream:
@@ -150,7 +153,7 @@ def _variance(values: Sequence[Fraction]) -> float:
     return float(statistics.variance(values)) if len(values) > 1 else 0.0 if values else NAN
 
 
-@settings(max_examples=100, deadline=None)
+@unhurried
 @given(stream=streams(), ttl_ms=st.sampled_from([None, 60_000.0, 300_000.0]))
 def test_every_feature_of_every_event_equals_a_recount(stream: Stream, ttl_ms: float | None) -> None:
     aggregates = Aggregates(EVERYTHING, ttl_ms)
@@ -165,6 +168,7 @@ def test_every_feature_of_every_event_equals_a_recount(stream: Stream, ttl_ms: f
             assert got == close, f"event {i}: {name}"
 
 
+@unhurried
 @given(stream=streams())
 def test_any_batching_gives_the_same_bits(stream: Stream) -> None:
     aggregates = Aggregates(EVERYTHING, 300_000.0)
@@ -176,6 +180,7 @@ def test_any_batching_gives_the_same_bits(stream: Stream) -> None:
     assert np.array_equal(late, late_singly)
 
 
+@unhurried
 @given(shuffled=streams().flatmap(lambda s: st.tuples(st.just(s), st.permutations(range(len(s))))))
 def test_what_does_not_depend_on_order_ends_the_same_in_any_order(shuffled: tuple[Stream, Sequence[int]]) -> None:
     stream, order = shuffled
@@ -186,6 +191,7 @@ def test_what_does_not_depend_on_order_ends_the_same_in_any_order(shuffled: tupl
         np.testing.assert_allclose(ends[1][row], end, rtol=1e-9, atol=1e-6)
 
 
+@unhurried
 @given(stream=streams())
 def test_a_batch_tells_which_rows_it_changed_and_how_it_left_them(stream: Stream) -> None:
     aggregates = Aggregates(EVERYTHING)
@@ -279,6 +285,7 @@ def test_a_layout_keeps_only_what_its_features_need() -> None:
     assert Aggregates(wanted).columns == ("count", "first_ts", "last_ts", "n.x", "n.y", "sum.x", "sum.y")
 
 
+@unhurried
 @given(stream=streams())
 def test_what_a_model_has_learnt_of_a_session_outlives_a_model_that_asks_for_more(stream: Stream) -> None:
     """A row's columns don't depend on what else is kept, so a swap of models forgets nothing."""

@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.events import Observation, Prediction
@@ -15,6 +15,9 @@ from examples.purchases.data import DAY_MS, DataError, fetch
 from examples.purchases.labels import LAPSES, RETURNS, Judge, Purchases, Quality, auc
 
 days = st.integers(0, 200)
+
+unhurried = settings(deadline=None)
+"""A busy machine fails no law."""
 
 
 def bought(session: str, day: int) -> Observation:
@@ -54,6 +57,7 @@ def test_a_download_that_fails_says_what_pip_said_and_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+@unhurried
 @given(times=st.lists(days, max_size=12), asked=days)
 def test_a_customer_is_back_who_buys_on_another_day_within_sixty(times: list[int], asked: int) -> None:
     purchases = Purchases(bought("a", day) for day in times)
@@ -61,6 +65,7 @@ def test_a_customer_is_back_who_buys_on_another_day_within_sixty(times: list[int
     assert not purchases.again("b", asked * DAY_MS), "another customer"
 
 
+@unhurried
 @given(times=st.lists(days, max_size=12).flatmap(lambda t: st.tuples(st.just(t), st.permutations(t))), asked=days)
 def test_purchases_answer_alike_in_whatever_order_they_come(times: tuple[list[int], list[int]], asked: int) -> None:
     here, there = (Purchases(bought("a", day) for day in each) for each in times)
@@ -71,6 +76,7 @@ def test_purchases_answer_alike_in_whatever_order_they_come(times: tuple[list[in
 scored = st.lists(st.tuples(st.booleans(), st.sampled_from([0.0, 0.1, 0.5, 0.9])), max_size=30)
 
 
+@unhurried
 @given(pairs=scored)
 def test_auc_is_the_share_of_pairs_in_the_right_order(pairs: list[tuple[bool, float]]) -> None:
     back, gone = ([score for again, score in pairs if again is kind] for kind in (True, False))
