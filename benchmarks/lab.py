@@ -78,11 +78,12 @@ class Lab:
             shutil.rmtree(folder / "data", ignore_errors=True)
 
     def conditions(self, **more: Any) -> dict[str, Any]:
-        """What a reader must know to repeat a figure."""
+        """What a reader must know to repeat a figure; a load average above 2 or so is other people's work."""
         return {
             "cores": os.cpu_count(),
             "cpu": _cpu(),
-            "load_on_them": "worker, broker, generator and reader share these cores",
+            "on_these_cores": "worker, broker, generator and reader",
+            "load_average": os.getloadavg()[0],
             "broker": f"Apache Kafka {os.environ.get('KAFKA_VERSION', '')} at {self.bootstrap}".replace("  ", " "),
             "python": platform.python_version(),
             "versions": {name: version(name) for name in MEASURED},

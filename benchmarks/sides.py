@@ -63,7 +63,7 @@ def ours(
         "COMMIT_INTERVAL": str(commit_interval),
         **environment,
     }
-    command = [sys.executable, "-m", "faust", "-A", "app", "worker"]
+    command = [sys.executable, "-m", "faust", "-A", "app", "worker", "-l", "info"]
     return Worker(command, {f"HOMUNCULUS_{k}": v for k, v in settings.items()}, run.folder / "worker.log", ROOT)
 
 
