@@ -7,6 +7,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from agents import deployments, scoring
+from cli import commands
 from core.errors import HomunculusError
 from core.settings import Settings
 from engine.app import create_app
@@ -18,4 +19,4 @@ try:
 except HomunculusError as error:
     sys.exit(f"homunculus: {error}")
 
-__all__ = ["app", "deployments", "scoring"]
+__all__ = ["app", "commands", "deployments", "scoring"]

@@ -1,1 +1,1 @@
-"""Operator commands: `faust -A app models|tables|topics|replay|reset|doctor`."""
+"""What operators ask and do: `faust -A app models|tables|topics|replay|reset|doctor`."""

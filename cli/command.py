@@ -1,0 +1,69 @@
+"""What every command of ours has: --json before or after its name, errors as a sentence, a true exit status."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sys
+from abc import abstractmethod
+from typing import Any, ClassVar, NoReturn, cast
+
+import faust.cli.faust as fausts  # Faust's own commands first, so that ours replace them and never the reverse
+from aiokafka.errors import KafkaError
+from faust.cli.base import AppCommand, cli, option
+
+from cli.report import Report
+from core.errors import HomunculusError
+from engine.app import App
+
+FAULT = 1
+"""Exit status of a command that failed, or found a fault."""
+
+JSON = option("--json", "as_json", is_flag=True, default=False, show_default=False, help="Print one JSON document.")
+
+
+def offering(*more: Any) -> list[Any]:
+    """The options of a command: --json, and its own."""
+    return [JSON, *more]
+
+
+class OperatorCommand(AppCommand):
+    """A command that makes one Report."""
+
+    abstract: ClassVar[bool] = True
+    options = offering()
+
+    @abstractmethod
+    async def answer(self, **options: Any) -> Report:
+        """Does what the command is for. Raises HomunculusError or KafkaError with what to do about it."""
+
+    @property
+    def ours(self) -> App:
+        """The application, as what it is."""
+        return cast(App, self.app)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Prints the report, and exits with 0 if all is well."""
+        options = {**self.kwargs, **kwargs}
+        self.json = bool(options.pop("as_json", False)) or self.json
+        logging.basicConfig(level=logging.ERROR, stream=sys.stderr, format="%(message)s")
+        logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what it would say is in our error
+        try:
+            report = asyncio.run(self.answer(**options))
+        except (HomunculusError, KafkaError, OSError, TimeoutError) as error:
+            report = Report({"error": type(error).__name__, "message": str(error) or type(error).__name__}, ok=False)
+            print(f"{self.prog_name}: {report.document['message']}", file=sys.stderr)
+        if self.json:
+            print(json.dumps(report.document, ensure_ascii=False, indent=2))
+        else:
+            for line in report.lines:
+                print(line)
+        sys.exit(0 if report.ok else FAULT)
+
+
+def without(*names: str) -> None:
+    """Takes commands of Faust's away that know only Faust's tables and models."""
+    assert fausts.cli is cli
+    for name in names:
+        cli.commands.pop(name, None)

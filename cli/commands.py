@@ -1,0 +1,16 @@
+"""All commands of ours, in place of those of Faust's that know only Faust's tables and models. Import for effect."""
+
+from __future__ import annotations
+
+from cli.agents import Agents
+from cli.command import without
+from cli.doctor import Doctor
+from cli.models import Models
+from cli.replay import Replay
+from cli.reset import Reset
+from cli.tables import Tables
+from cli.topics import Topics
+
+without("model", "clean-versions")
+
+__all__ = ["Agents", "Doctor", "Models", "Replay", "Reset", "Tables", "Topics"]

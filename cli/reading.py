@@ -1,0 +1,68 @@
+"""Topics read from somewhere to the end of this moment."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Final, TypeVar
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from core.topics import TopicSpec
+from engine.codec import codec_of
+from engine.connection import Connection
+
+E = TypeVar("E")
+
+CHUNK: Final = 500
+"""Records of one read."""
+
+
+async def partitions_of(consumer: AIOKafkaConsumer, name: str) -> list[TopicPartition]:
+    """The partitions that the broker has of a topic; none when it has no such topic."""
+    topics = await consumer.topics()
+    found = consumer.partitions_for_topic(name) if name in topics else None
+    return [TopicPartition(name, number) for number in sorted(found or ())]
+
+
+async def ends(connection: Connection, names: list[str]) -> dict[str, dict[int, int]]:
+    """Topic -> partition -> its end offset, for the topics that exist."""
+    async with AIOKafkaConsumer(**connection.options) as consumer:
+        found = [tp for name in names for tp in await partitions_of(consumer, name)]
+        offsets: dict[str, dict[int, int]] = {}
+        for tp, end in (await consumer.end_offsets(found)).items() if found else ():
+            offsets.setdefault(tp.topic, {})[tp.partition] = end
+        return offsets
+
+
+async def to_the_end(
+    consumer: AIOKafkaConsumer, starts: Mapping[TopicPartition, int]
+) -> AsyncIterator[tuple[TopicPartition, list[Any]]]:
+    """Every record from the starts on, a chunk of one partition at a time, in order within it."""
+    partitions = list(starts)
+    consumer.assign(partitions)
+    begins, stops = await consumer.beginning_offsets(partitions), await consumer.end_offsets(partitions)
+    for tp, start in starts.items():
+        consumer.seek(tp, max(start, begins[tp]))
+    open_ones = {tp for tp in partitions if stops[tp] > begins[tp]}
+    while open_ones:
+        for tp, records in (await consumer.getmany(*open_ones, timeout_ms=200, max_records=CHUNK)).items():
+            yield tp, records
+        for tp in list(open_ones):
+            # The embedded broker's end offset can be that of the last batch's first record; its high watermark, known
+            # after the first fetch, is right.
+            if await consumer.position(tp) >= max(stops[tp], consumer.highwater(tp) or 0):
+                open_ones.remove(tp)
+
+
+async def newest(connection: Connection, topic: TopicSpec[E]) -> dict[str, E]:
+    """A compacted topic: the newest value of each key, deleted ones left out. Raises what its decoder raises."""
+    decode = codec_of(topic.value).decode
+    raw: dict[str, bytes | None] = {}
+    async with AIOKafkaConsumer(
+        **connection.options, isolation_level=connection.isolation, auto_offset_reset="earliest"
+    ) as consumer:
+        partitions = await partitions_of(consumer, connection.settings.topic_prefix + topic.name)
+        if partitions:
+            async for _, records in to_the_end(consumer, dict.fromkeys(partitions, 0)):
+                raw.update({(r.key or b"").decode("utf-8", "backslashreplace"): r.value for r in records})
+    return {key: decode(value) for key, value in sorted(raw.items()) if value is not None}

@@ -1,0 +1,52 @@
+"""`faust -A app tables`: what is declared, and how far each changelog is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cli.command import OperatorCommand
+from cli.reach import reach
+from cli.reading import ends
+from cli.report import Report, columns
+from core.errors import SettingsError
+from core.topics import changelog
+
+
+class Tables(OperatorCommand):
+    """Show every table, its changelog topic, and the end offsets of the changelog's partitions."""
+
+    async def answer(self, **options: Any) -> Report:
+        """Tables are known without a broker; their changelogs aren't."""
+        settings, tables = self.ours.settings, self.ours.engine.tables
+        names = {name: settings.topic_prefix + changelog(settings.app_id, name).name for name in sorted(tables)}
+        offsets: dict[str, dict[int, int]] = {}
+        error: str | None = None
+        try:
+            offsets = await ends(await reach(settings), list(names.values()))
+        except SettingsError as unreachable:
+            error = str(unreachable)
+        rows: list[dict[str, Any]] = [
+            {
+                "name": name,
+                "help": (type(tables[name]).__doc__ or "").strip().partition("\n")[0],
+                "changelog": topic,
+                "end_offsets": {str(number): end for number, end in offsets[topic].items()}
+                if topic in offsets
+                else None,
+            }
+            for name, topic in names.items()
+        ]
+        lines = columns(
+            ("name", "changelog", "written", "help"),
+            [(row["name"], row["changelog"], _written(row["end_offsets"]), row["help"]) for row in rows],
+        )
+        document: dict[str, Any] = {"tables": rows}
+        if error is not None:
+            document["error"] = error
+            lines += ["", error]
+        return Report(document, lines, ok=error is None)
+
+
+def _written(offsets: dict[str, int] | None) -> object:
+    """How far the changelog is over all partitions: records, and the marks of commits between them."""
+    return "-" if offsets is None else sum(offsets.values())
