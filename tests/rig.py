@@ -46,7 +46,7 @@ class Rig:
         *,
         app: str = "app",
         arguments: Sequence[str] = (),
-        user: int | None = None,
+        through: Sequence[str] = (),
         **settings: Any,
     ) -> Worker:
         """A worker of the rig, not started yet; settings are those of HOMUNCULUS_*, in lower case."""
@@ -62,7 +62,7 @@ class Rig:
             "session_timeout": 6,
         } | settings
         environment = {f"HOMUNCULUS_{key.upper()}": str(value) for key, value in values.items() if value is not None}
-        worker = Worker(name, self.folder, environment, app=app, arguments=arguments, user=user)
+        worker = Worker(name, self.folder, environment, app=app, arguments=arguments, through=through)
         self.workers.append(worker)
         return worker
 

@@ -45,8 +45,9 @@ class Answer:
 class Worker:
     """One worker process, which may be started, ended and started again under the same name and data folder.
 
-    environment holds every HOMUNCULUS_* variable it gets; those of the test run itself don't reach it. Its log
-    goes to folder/NAME.log, all starts into the same file.
+    environment holds every HOMUNCULUS_* variable it gets; those of the test run itself don't reach it. arguments
+    follow `worker`; through is a command that runs the worker, like nice. Its log goes to folder/NAME.log, all starts
+    into the same file.
     """
 
     def __init__(
@@ -57,14 +58,14 @@ class Worker:
         *,
         app: str = "app",
         arguments: Sequence[str] = (),
-        user: int | None = None,
+        through: Sequence[str] = (),
     ) -> None:
         self.name = name
         self.folder = folder
         self.environment = dict(environment)
         self.app = app
         self.arguments = list(arguments)
-        self.user = user
+        self.through = list(through)
         self.port = int(self.environment.get("HOMUNCULUS_WEB_PORT", "6066"))
         self.log_path = folder / f"{name}.log"
         self.process: subprocess.Popen[bytes] | None = None
@@ -81,13 +82,12 @@ class Worker:
         environment = inherited | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"} | self.environment
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "faust", "-A", self.app, "worker", *self.arguments],
+                [*self.through, sys.executable, "-m", "faust", "-A", self.app, "worker", *self.arguments],
                 cwd=self.folder,
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                user=self.user,
                 start_new_session=True,
             )
         self.expected = True

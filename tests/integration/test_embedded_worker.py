@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -52,34 +53,27 @@ def gone(processes: list[psutil.Process]) -> bool:
     return not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in processes)
 
 
-def test_with_nothing_set_it_starts_its_own_broker_and_says_that_nothing_is_durable(first: Worker) -> None:
-    until(lambda: up(first), 40, what="the worker is up", alive=[first])
-    assert len(brokers(first)) == 1
+def test_with_nothing_set_it_brings_its_own_broker_and_sigterm_leaves_none_behind(first: Worker) -> None:
+    until(partial(up, first), 40, what="the worker is up", alive=[first])
+    left = brokers(first)
+    assert len(left) == 1
     assert "NOTHING IS DURABLE" in first.log(None)
     assert first.get("/health/live").status == 200
-
-
-def test_a_second_worker_shares_the_first_ones_broker(first: Worker, second: Worker) -> None:
-    until(lambda: up(first), 40, what="the first is up", alive=[first])
-    second.start()
-    until(lambda: up(second), 40, what="the second is up", alive=[first, second])
-    assert brokers(second) == []
-    assert second.terminate() == 0
-    assert len(brokers(first)) == 1
-    assert up(first)
-
-
-def test_sigterm_ends_it_within_seconds_and_leaves_no_broker_behind(first: Worker) -> None:
-    until(lambda: up(first), 40, what="the worker is up", alive=[first])
-    left = brokers(first)
     assert first.terminate(within_s=10) == 0, first.log()
-    until(lambda: gone(left), 5, what="the broker is gone")
+    until(partial(gone, left), 5, what="the broker is gone")
 
 
-def test_kill_nine_leaves_no_broker_behind(first: Worker) -> None:
-    until(lambda: up(first), 40, what="the worker is up", alive=[first])
+def test_a_second_worker_shares_the_first_ones_broker_and_kill_nine_leaves_none_behind(
+    first: Worker, second: Worker
+) -> None:
+    until(partial(up, first), 40, what="the first is up", alive=[first])
+    second.start()
+    until(partial(up, second), 40, what="the second is up", alive=[first, second])
     left = brokers(first)
     assert left
+    assert brokers(second) == []
+    assert second.terminate() == 0, second.log()
+    assert up(first)
     first.kill()
-    until(lambda: gone(left), 5, what="the broker is gone")
+    until(partial(gone, left), 5, what="the broker is gone")
     assert not answers(PORT)

@@ -39,8 +39,8 @@ def test_a_swap_under_load_loses_no_event_and_every_score_is_that_of_the_version
     assert_one_change_of_version_at_a_time(rig)
 
 
-def test_deployments_holds_what_was_accepted_and_a_refused_request_is_one_alert(rig: Rig) -> None:
-    rig.worker("a").start()
+def test_deployments_holds_what_was_accepted_across_a_restart_and_a_refused_request_is_one_alert(rig: Rig) -> None:
+    worker = rig.worker("a").start()
     rig.deploy("1")
     deployments, alerts = rig.reader("deployments"), rig.reader("alerts")
     rig.control({"active": "no-such-version", "id": "request-7", "author": "ana"})
@@ -57,10 +57,6 @@ def test_deployments_holds_what_was_accepted_and_a_refused_request_is_one_alert(
     assert alert["severity"] in {"warning", "critical"}
     assert "no-such-version" in json.dumps(alert)
 
-
-def test_the_accepted_version_survives_a_restart_without_another_request(rig: Rig) -> None:
-    worker = rig.worker("a").start()
-    rig.deploy("2")
     worker.kill()
     worker.start().wait_ready()
     rig.sender().send(200)

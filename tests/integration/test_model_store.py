@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-
-import pytest
+from typing import Final
 
 from tests import tally
 from tests.rig import Rig
@@ -15,9 +14,9 @@ from tests.worker import until
 
 
 def missing(store: Path, version: str) -> str:
-    """No folder of that version; returns a word that the reason must have."""
+    """No folder of that version; returns a part that the reason must have."""
     assert not (store / tally.NAME / version).exists()
-    return version
+    return f"tally@{version} is not in the store"
 
 
 def tampered(store: Path, version: str) -> str:
@@ -31,7 +30,7 @@ def tampered(store: Path, version: str) -> str:
 def without_manifest(store: Path, version: str) -> str:
     """A model that nobody says anything about."""
     (tally.publish(store, version) / "manifest.json").unlink()
-    return "manifest.json"
+    return f"tally@{version}"
 
 
 def contradicted(store: Path, version: str) -> str:
@@ -51,7 +50,10 @@ def wrong(store: Path, version: str) -> str:
     return "golden"
 
 
-FAULTS = [missing, tampered, without_manifest, contradicted, wrong]
+REFUSED: Final = (missing, without_manifest)
+"""Of what isn't a version: the request on control is refused."""
+FAILING: Final = (tampered, contradicted, wrong)
+"""Of what a worker finds out when it loads the version."""
 
 
 def test_a_version_that_cannot_go_live_leaves_the_one_that_is(rig: Rig) -> None:
@@ -59,7 +61,7 @@ def test_a_version_that_cannot_go_live_leaves_the_one_that_is(rig: Rig) -> None:
     rig.deploy("1")
     sender = rig.sender().send(500)
     alerts = rig.reader("alerts")
-    for number, fault in enumerate(FAULTS):
+    for number, fault in enumerate([*REFUSED, *FAILING]):
         version = str(2 + 2 * number)
         word = fault(rig.store, version)
         known = alerts.catch_up()
@@ -73,23 +75,20 @@ def test_a_version_that_cannot_go_live_leaves_the_one_that_is(rig: Rig) -> None:
     assert {record.json["version"] for record in rig.reader("predictions").records} == {"1"}
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_without_a_live_version_the_worker_stays_up_not_ready_and_says_why(
-    rig: Rig, fault: Callable[[Path, str], str]
-) -> None:
-    worker = rig.worker("a").start()
-    word = fault(rig.store, "2")
-    rig.control({"active": "2"})
-    until(lambda: word in worker.get("/health/ready").text, 40, what=f"why: {word}", alive=[worker])
-    assert worker.get("/health/ready").status == 503
-    assert worker.get("/health/live").status == 200
-
-
-def test_a_worker_with_an_empty_store_takes_its_first_model_from_control_and_events_wait_for_it(rig: Rig) -> None:
+def test_without_a_live_version_the_worker_stays_up_says_why_and_events_wait(rig: Rig) -> None:
     worker = rig.worker("a").start()
     shutil.rmtree(rig.store)
-    until(lambda: worker.get("/health/ready").status == 503, 40, what="up, not ready", alive=[worker])
+
+    def says(reason: str) -> bool:
+        answer = worker.get("/health/ready")
+        return answer.status == 503 and reason in answer.text
+
+    until(partial(says, "no model is live"), 40, what="not ready: no model", alive=[worker])
     rig.sender().send(1000)
-    assert "model" in worker.get("/health/ready").text
+    for number, fault in enumerate(FAILING):
+        word = fault(rig.store, str(2 + 2 * number))
+        rig.control({"active": str(2 + 2 * number)})
+        until(partial(says, word), 40, what=f"not ready: {fault.__doc__}", alive=[worker])
+        assert worker.get("/health/live").status == 200
     rig.deploy("1")
     rig.assert_exact()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import urllib.error
 import urllib.request
 from typing import Any
@@ -52,13 +51,14 @@ def test_an_open_bind_without_a_token_does_not_start(rig: Rig, settings: dict[st
     assert "0.0.0.0" in worker.log(), worker.log()
 
 
-@pytest.mark.parametrize("variable", ["WEB_BIND", "FAUST_WEB_BIND", "NODE_WEB_BIND", "APP_WEB_BIND"])
-def test_fausts_own_variables_open_nothing(rig: Rig, variable: str) -> None:
+def test_fausts_own_variables_open_nothing_and_on_loopback_the_views_need_no_token(rig: Rig) -> None:
     worker = rig.worker("a")
-    worker.environment[variable] = "0.0.0.0"
+    for prefix in ("", "FAUST_", "NODE_", "APP_"):
+        worker.environment[f"{prefix}WEB_BIND"] = "0.0.0.0"
     worker.start()
     rig.deploy()
     assert listening(worker) == {"127.0.0.1"}
+    assert worker.get("/tables").status == 200
 
 
 def test_with_a_token_the_open_bind_serves_only_those_who_have_it(rig: Rig) -> None:
@@ -73,24 +73,3 @@ def test_with_a_token_the_open_bind_serves_only_those_who_have_it(rig: Rig) -> N
     assert post(worker, "/models/tally", None) == 401
     assert post(worker, "/models/tally", "read") == 403
     assert post(worker, "/models/tally", "all") not in {401, 403}
-
-
-def test_on_loopback_the_views_are_open_and_only_there(rig: Rig) -> None:
-    worker = rig.worker("a").start()
-    rig.deploy()
-    assert listening(worker) == {"127.0.0.1"}
-    assert worker.get("/tables").status == 200
-    with socket.socket() as probe:
-        probe.settimeout(2)
-        assert probe.connect_ex((_own_address(), worker.port)) != 0
-
-
-def _own_address() -> str:
-    """This machine's address as others see it, where it has one; else another loopback one."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.settimeout(1)
-        try:
-            probe.connect(("192.0.2.1", 9))
-        except OSError:
-            return "127.0.0.2"
-        return str(probe.getsockname()[0])
