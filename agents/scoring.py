@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import cache
+from itertools import islice, repeat, starmap
 from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from core.errors import FieldError, NoModelError, RecordError, UnknownModelError
+from core.errors import FieldError, NoModelError, RecordError, ScoreError, UnknownModelError
 from core.events import Observation, Prediction
 from core.topics import OBSERVATIONS, PREDICTIONS
 from engine.agent import Stream, agent
@@ -96,39 +98,56 @@ class Scorer:
         return self._rows[key]
 
     def _stage(self, plan: _Plan, s: Slice[Observation], at: int) -> None:
-        headers = output_headers(s.topic, s.partition, s.records)
-        encode = self._encode
+        if plan.broken:
+            self._drop_broken(plan, s, at)
         prefix = f"{s.topic}/{s.partition}/"
-        keys, values, kept = [], [], []
-        answers = plan.answers
-        for i, (event, record) in enumerate(zip(s.events, s.records, strict=True)):
-            answer = answers[at + i]
-            if isinstance(answer, RecordError):
-                s.dropped.append((record.offset, dead_letter(s, record, answer)))
-                continue
-            version, label, scores, confidence, low, decision = answer
-            prediction = Prediction(
-                f"{prefix}{record.offset}",
-                event.id,
-                event.session,
-                event.ts,
-                version.manifest.name,
-                version.version,
-                label,
-                scores,
-                confidence,
-                low,
-                "active",
-                decision,
-                plan.out_of_order[at + i],
+        encode = self._encode
+        answers = islice(plan.answers, at, None)
+        values = [
+            encode(
+                Prediction(
+                    f"{prefix}{record.offset}",
+                    event.id,
+                    event.session,
+                    event.ts,
+                    model,
+                    version,
+                    label,
+                    scores,
+                    confidence,
+                    low,
+                    "active",
+                    decision,
+                    late,
+                )
             )
-            keys.append(record.key)
-            values.append(encode(prediction))
-            kept.append(headers[i])
-        s.emit(PREDICTIONS, keys, values, kept)
+            for event, record, (model, version, label, scores, confidence, low, decision, late) in zip(
+                s.events, s.records, answers, strict=False
+            )
+        ]
+        s.emit(PREDICTIONS, s.keys, values, output_headers(s.topic, s.partition, s.records))
+
+    def _drop_broken(self, plan: _Plan, s: Slice[Observation], at: int) -> None:
+        """Events that the model gave no usable score for are dead letters; their sessions keep them."""
+        n = len(s.events)
+        broken = {place - at: error for place, error in plan.broken.items() if at <= place < at + n}
+        for i, error in broken.items():
+            s.dropped.append((s.records[i].offset, dead_letter(s, s.records[i], error)))
+            plan.answers[at + i] = None
+        plan.answers[at : at + n] = [a for a in plan.answers[at : at + n] if a is not None] + [None] * len(broken)
+        s.events = [event for i, event in enumerate(s.events) if i not in broken]
+        s.records = [record for i, record in enumerate(s.records) if i not in broken]
 
 
-Answer = tuple[LiveVersion, str, dict[str, float], float | None, bool, bool | None]
+Answer = tuple[str, str, str, msgspec.Struct, float | None, bool, bool | None, bool]
+"""Model, version, label, scores, confidence, low confidence, decision, out of order."""
+
+
+@cache
+def scores_type(labels: tuple[str, ...]) -> Callable[..., msgspec.Struct]:
+    """A struct with a field a label: a quarter of a dict's price, and the same JSON."""
+    fields = [(f"label_{i}", float, msgspec.field(name=label)) for i, label in enumerate(labels)]
+    return msgspec.defstruct("Scores", fields, gc=False)
 
 
 class _Plan:
@@ -147,8 +166,10 @@ class _Plan:
         self._take = [self._fields.index(field) for field in sessions.fields]
         self.slices: list[tuple[Slice[Observation], int]] = []
         """Each slice and the place of its first event."""
-        self.answers: list[Answer | RecordError] = []
-        self.out_of_order: list[bool] = []
+        self.answers: list[Any] = []
+        """An Answer for each event."""
+        self.broken: dict[int, ScoreError] = {}
+        """Place of an event -> why its model gave it no usable score."""
 
     def fold(self) -> None:
         """Checks every event against its model's manifest, then advances the sessions of those that pass."""
@@ -176,12 +197,12 @@ class _Plan:
                 self.slices.append((s, at))
                 at += n
         self._features = np.concatenate([f.features for f in folded]) if folded else np.empty((0, len(features)))
-        self.out_of_order = [late for f in folded for late in f.out_of_order.tolist()]
+        self._late = [late for f in folded for late in f.out_of_order.tolist()]
 
     async def predict(self) -> None:
         """Asks each version for its events' scores."""
         events = [event.features for event in self._batch.events]
-        self.answers = [RecordError("not scored")] * len(events)
+        self.answers = [None] * len(events)
         with self._scorer._engine.profile.part("rows"):
             asked: list[tuple[LiveVersion, list[int] | None, dict[str, Array]]] = []
             for version, places in self._groups():
@@ -206,22 +227,22 @@ class _Plan:
         return [(versions[name], where) for name, where in places.items()]
 
     def _take_answers(self, version: LiveVersion, places: Sequence[int], scores: Scores) -> None:
-        labels = scores.labels
-        best = [labels[i] for i in scores.best.tolist()]
-        each = [dict(zip(labels, row, strict=True)) for row in scores.matrix.tolist()]
-        n = len(best)
-        confidence: list[Any] = [None] * n if scores.confidence is None else scores.confidence.tolist()
-        decision: list[Any] = [None] * n if scores.decision is None else scores.decision.tolist()
-        answers = zip([version] * n, best, each, confidence, scores.low_confidence.tolist(), decision, strict=True)
+        n = len(scores)
+        best = map(scores.labels.__getitem__, scores.best.tolist())
+        each = starmap(scores_type(scores.labels), scores.matrix.tolist())
+        confidence = repeat(None, n) if scores.confidence is None else scores.confidence.tolist()
+        decision = repeat(None, n) if scores.decision is None else scores.decision.tolist()
+        model, answering = repeat(version.manifest.name, n), repeat(version.version, n)
+        late = self._late if isinstance(places, range) else [self._late[place] for place in places]
+        low = scores.low_confidence.tolist()
+        answers = zip(model, answering, best, each, confidence, low, decision, late, strict=True)
         if isinstance(places, range):
             self.answers = list(answers)
         else:
             for place, answer in zip(places, answers, strict=True):
                 self.answers[place] = answer
         for i in scores.broken.tolist():
-            self.answers[places[i]] = RecordError(
-                f"{version.manifest.identity} gave no usable score for it (not finite, or no probability)"
-            )
+            self.broken[places[i]] = ScoreError(version.manifest.identity)
 
 
 def drop_model(batch: Batch[Observation], name: str | None, error: RecordError) -> None:

@@ -11,6 +11,7 @@ HomunculusError
 │   ├── KeyMismatchError the record's key isn't the session that its value names
 │   ├── UnknownModelError    the record asks for a model that no deployment knows
 │   ├── NoModelError     no model is live yet, and the wait for one is over
+│   ├── ScoreError       the model gave no usable score for it
 │   └── OutputTooLargeError  what the record led to is larger than a record may be
 ├── ModelError       the version that was live stays live
 │   ├── ModelNotFoundError   no such name or version in the store
@@ -93,6 +94,15 @@ class UnknownModelError(RecordError):
 
 class NoModelError(RecordError):
     """No model is live on the worker."""
+
+
+class ScoreError(RecordError):
+    """A model gave something that is not finite, or no probability."""
+
+    def __init__(self, model: str) -> None:
+        super().__init__(
+            f"{model} gave no usable score for it (not finite, or no probability); its session keeps the event"
+        )
 
 
 class OutputTooLargeError(RecordError):

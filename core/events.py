@@ -51,7 +51,8 @@ class Prediction(msgspec.Struct, gc=False, omit_defaults=True):
     model: str
     version: str
     label: str
-    scores: dict[str, float]
+    scores: dict[str, float] | msgspec.Struct
+    """label -> probability; {"value": v} of a regressor."""
     confidence: float | None
     """None for regressors that declare no interval."""
     low_confidence: bool

@@ -104,7 +104,8 @@ class Settings(BaseSettings):
             return cls()
         except ValidationError as error:
             wrong = "; ".join(
-                f"HOMUNCULUS_{'_'.join(map(str, e['loc'])).upper()}: {e['msg']} (got {e['input']!r})" for e in error.errors()
+                f"HOMUNCULUS_{'_'.join(map(str, e['loc'])).upper()}: {e['msg']} (got {e['input']!r})"
+                for e in error.errors()
             )
             raise SettingsError(wrong) from None
 

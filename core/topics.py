@@ -46,7 +46,9 @@ class TopicSpec(Generic[E]):
         """Topic configs, for a broker that must take records of max_record bytes and a dead letter's extra."""
         config = {"cleanup.policy": self.cleanup.value, "max.message.bytes": str(max_record + 65_536)}
         if self.cleanup is Cleanup.DELETE:
-            config["retention.ms"] = "-1" if self.retention is None else str(self.retention // timedelta(milliseconds=1))
+            config["retention.ms"] = (
+                "-1" if self.retention is None else str(self.retention // timedelta(milliseconds=1))
+            )
         elif self.direction is Direction.INTERNAL:
             # Small segments: the cleaner only touches closed ones, and a replay reads what it left.
             config |= {"segment.bytes": str(64 << 20), "min.compaction.lag.ms": "600000"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -158,6 +158,8 @@ class Agent(Generic[E]):
 
     topic: TopicSpec[E]
     body: Body[E]
+    outputs: tuple[TopicSpec[Any], ...] = ()
+    """Topics that it writes to, beside those of core/topics.py."""
 
     @property
     def name(self) -> str:
@@ -184,11 +186,14 @@ declared: list[Agent[Any]] = []
 """Every agent whose module has been imported."""
 
 
-def agent(topic: TopicSpec[E]) -> Callable[[Body[E]], Body[E]]:
-    """Declares a function over the batches of a topic: `async def score(stream: Stream[Observation])`."""
+def agent(topic: TopicSpec[E], outputs: Iterable[TopicSpec[Any]] = ()) -> Callable[[Body[E]], Body[E]]:
+    """Declares a function over the batches of a topic: `async def score(stream: Stream[Observation])`.
+
+    outputs: your own topics that it writes to; they are created with the others when the worker starts.
+    """
 
     def declare(body: Body[E]) -> Body[E]:
-        declared.append(Agent(topic, body))
+        declared.append(Agent(topic, body, tuple(outputs)))
         return body
 
     return declare

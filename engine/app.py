@@ -88,7 +88,7 @@ class App(faust.App):
         self.engine = Engine(settings, Table.declared, models)
         self._beside = tuple(background)
         self._embedded = EmbeddedBroker() if settings.embedded else None
-        self._inputs: list[TopicSpec[Any]] = []
+        self._topics = {spec.name: spec for spec in ALL}
         self._background: list[asyncio.Task[None]] = []
         self._publisher: Publisher | None = None
         broker = f"kafka://{self._embedded.bootstrap}" if self._embedded else settings.broker
@@ -119,10 +119,11 @@ class App(faust.App):
         self.transport = Transport(self.conf.broker_consumer, self)
         for agent in agents:
             self._declare(agent)
+        self.engine.outputs = frozenset(self._topics)
 
     def _declare(self, agent: Agent[Any]) -> None:
         name = self.engine.topic_name(agent.topic)
-        self._inputs.append(agent.topic)
+        self._topics |= {spec.name: spec for spec in (agent.topic, *agent.outputs)}
         self.engine.sources.add(name)
         topic = self.topic(name, schema=Raw(), acks=False)
 
@@ -176,7 +177,7 @@ class App(faust.App):
             self._watch(self._broker_ended(self._embedded))
         engine.connection = await connect(settings, self._broker)
         changelogs = [changelog(settings.app_id, table) for table in (*engine.tables, POSITIONS)]
-        topics = {spec.name: spec for spec in (*ALL, *self._inputs, *changelogs)}
+        topics = self._topics | {spec.name: spec for spec in changelogs}
         await ensure_topics(engine.connection.bootstrap, topics.values(), settings, engine.connection.security)
         self._publisher = Publisher(engine.connection)
         await self._publisher.start()

@@ -102,8 +102,11 @@ class Slice(Generic[E]):
     ) -> None:
         """Stages outputs: they leave with the state and the positions, or not at all.
 
-        partition: where to, by default this slice's own. Raises OutputTooLargeError.
+        partition: where to, by default this slice's own. Raises OutputTooLargeError, and UsageError for a topic that
+        the worker has not made sure of: the broker would be asked for it for ever.
         """
+        if topic.name not in self.task.engine.outputs:
+            raise UsageError(f"{topic.name} is not among the agent's outputs: declare it, @agent(..., outputs=[...])")
         limit = self.task.engine.settings.max_record
         largest = max((len(value) for value in values if value is not None), default=0)
         if largest > limit:

@@ -44,6 +44,8 @@ class Engine:
         self.tasks: dict[int, PartitionTask] = {}
         self.sources: set[str] = set()
         """Input topics, as the broker names them."""
+        self.outputs: frozenset[str] = frozenset()
+        """Topics that agents may write to, by their name in core/topics.py or in an agent's outputs."""
         self.ready = asyncio.Event()
         """Set once models stand where the deployments say: tasks open after it."""
         self.wake = asyncio.Event()

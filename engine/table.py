@@ -168,6 +168,7 @@ class Table(Generic[K, V]):
             )
         Table.declared[self.name] = self
         self._key, value = get_args(next(b for b in type(self).__orig_bases__ if get_args(b)))  # type: ignore[attr-defined]
+        self._key_bytes: Callable[[Any], bytes] = bytes if self._key is bytes else str.encode
         codec = codec_of(value)
         self._encode_value: Callable[[V], bytes] = codec.encode
         self._decode_value: Callable[[bytes], V] = codec.decode
@@ -191,7 +192,7 @@ class Table(Generic[K, V]):
 
     def encode_key(self, key: K) -> bytes:
         """How a key is stored."""
-        return key.encode() if isinstance(key, str) else bytes(key)
+        return self._key_bytes(key)
 
     def decode_key(self, raw: bytes) -> K:
         """What a stored key was."""

@@ -18,15 +18,15 @@ def output_headers(topic: str, partition: int, records: Sequence[Record]) -> lis
     The trace is the input's (`traceparent`, or a plain `trace-id` of 32 hex digits), else a new one.
     """
     fresh = os.urandom(24 * len(records)).hex().encode()
-    prefix = f"{topic}/{partition}/"
+    prefix = f"{topic}/{partition}/".encode()
     headers = []
     at = 0
     for record in records:
-        trace = _trace_of(record.headers) if record.headers else None
-        span = fresh[at + 32 : at + 48]
-        traceparent = b"00-%b-%b-01" % (trace or fresh[at : at + 32], span)
-        headers.append([("source", b"%b%d" % (prefix.encode(), record.offset)), ("traceparent", traceparent)])
+        span = at + 32
+        trace = (_trace_of(record.headers) if record.headers else None) or fresh[at:span]
         at += 48
+        source = b"%b%d" % (prefix, record.offset)
+        headers.append([("source", source), ("traceparent", b"00-%b-%b-01" % (trace, fresh[span:at]))])
     return headers
 
 

@@ -30,8 +30,8 @@ def numbers(events: Events, fields: Sequence[str], errors: Errors) -> Floats:
 
     True and False count as 1 and 0. Texts are errors, noted by the event's place.
     """
-    if not fields:
-        return np.empty((len(events), 0))
+    if not fields or not events:
+        return np.empty((len(events), len(fields)))
     try:
         if len(fields) > 1:
             found = np.array(list(map(itemgetter(*fields), events)))

@@ -1,0 +1,137 @@
+"""The private parts of Faust and aiokafka that engine/ leans on: an upgrade that moves one fails here, by name."""
+
+from __future__ import annotations
+
+import inspect
+from importlib.metadata import version
+from typing import Any
+
+import aiokafka
+import faust
+import pytest
+from aiokafka.consumer.consumer import AIOKafkaConsumer
+from aiokafka.consumer.fetcher import Fetcher, PartitionRecords
+from aiokafka.consumer.group_coordinator import GroupCoordinator
+from aiokafka.consumer.subscription_state import SubscriptionState
+from aiokafka.producer.message_accumulator import BatchBuilder
+from aiokafka.producer.transaction_manager import TransactionManager
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from aiokafka.record.memory_records import MemoryRecords
+from faust.app.base import BootStrategy
+from faust.assignor.client_assignment import ClientAssignment, ClientMetadata
+from faust.assignor.partition_assignor import PartitionAssignor
+from faust.transport import consumer as faust_consumer
+from faust.types import ConsumerMessage
+
+from engine.transport import keep_compiled_records
+
+
+def parameters(function: Any) -> list[str]:
+    return list(inspect.signature(function).parameters)
+
+
+def test_the_pinned_releases_are_installed() -> None:
+    assert version("faust-streaming") == "0.15.3"
+    assert version("aiokafka") == "0.14.0"
+
+
+def test_aiokafka_makes_every_record_in_the_method_that_we_replace() -> None:
+    assert parameters(PartitionRecords._consumer_record) == ["self", "tp", "record"]
+    assert "self._consumer_record(tp, record)" in inspect.getsource(PartitionRecords._unpack_records)
+
+
+def test_aiokafkas_compiled_record_has_what_ours_promises() -> None:
+    keep_compiled_records()
+    builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, 0, 1 << 16)
+    builder.append(0, 1234, b"key", b"value", [("source", b"a/0/1")])
+    batch = MemoryRecords(bytes(builder.build())).next_batch()
+    record = PartitionRecords._consumer_record(None, None, next(iter(batch)))
+    assert (record.offset, record.timestamp, record.key, record.value) == (0, 1234, b"key", b"value")
+    assert list(record.headers) == [("source", b"a/0/1")]
+
+
+def test_a_full_batch_says_none_and_takes_headers() -> None:
+    builder = BatchBuilder(400, 0, is_transactional=True, key_serializer=None, value_serializer=None)
+    answers = [builder.append(timestamp=1, key=b"k", value=b"v" * 100, headers=[("h", b"x")]) for _ in range(5)]
+    assert answers[0] is not None
+    assert answers[-1] is None
+    assert builder.record_count() == sum(answer is not None for answer in answers)
+
+
+@pytest.mark.parametrize(
+    ("owner", "names"),
+    [
+        (AIOKafkaConsumer, ["_fetcher", "_coordinator", "_closed"]),
+        (aiokafka.AIOKafkaProducer, ["_txn_manager"]),
+        (Fetcher, ["_closed", "_fetch_task", "_subscriptions"]),
+        (GroupCoordinator, ["generation", "_coordination_task", "_metadata_snapshot"]),
+        (faust_consumer.Consumer, ["flow_active", "can_resume_flow", "callback"]),
+        (faust.Worker, ["spinner"]),
+    ],
+)
+def test_these_attributes_are_still_set_by_their_owners(owner: type, names: list[str]) -> None:
+    source = inspect.getsource(owner)
+    for name in names:
+        assert f"self.{name} = " in source or f"{name}: " in source, f"{owner.__name__}.{name}"
+
+
+@pytest.mark.parametrize(
+    ("method", "expected"),
+    [
+        (Fetcher.fetched_records, ["self", "partitions", "timeout", "max_records"]),
+        (SubscriptionState.fetch_context, ["self"]),
+        (GroupCoordinator._maybe_leave_group, ["self"]),
+        (TransactionManager.wait_for_pid, ["self"]),
+        (TransactionManager.maybe_add_partition_to_txn, ["self", "tp"]),
+        (TransactionManager.notify_task_waiter, ["self"]),
+        (PartitionAssignor._perform_assignment, ["self", "cluster", "member_metadata"]),
+        (PartitionAssignor._get_client_metadata, ["metadata"]),
+        (PartitionAssignor._update_member_urls, ["self", "clients_metadata"]),
+        (PartitionAssignor._get_external_topic_distribution, ["self", "assignments"]),
+        (
+            PartitionAssignor._protocol_assignments,
+            ["self", "assignments", "cl_distribution", "tp_distribution", "topic_groups"],
+        ),
+        (BootStrategy.web_server, ["self"]),
+        (faust.App.on_first_start, ["self"]),
+    ],
+)
+def test_these_methods_still_take_what_we_give(method: Any, expected: list[str]) -> None:
+    assert parameters(method) == expected
+
+
+def test_fausts_fetcher_leaves_the_reading_to_the_consumer() -> None:
+    assert "consumer._drain_messages(self)" in inspect.getsource(faust_consumer.Fetcher._fetcher.fun)
+
+
+def test_a_message_takes_any_value_and_its_place_in_the_call() -> None:
+    assert parameters(ConsumerMessage.__init__)[1:14] == [
+        "topic",
+        "partition",
+        "offset",
+        "timestamp",
+        "timestamp_type",
+        "headers",
+        "key",
+        "value",
+        "checksum",
+        "serialized_key_size",
+        "serialized_value_size",
+        "tp",
+        "time_in",
+    ]
+    message = ConsumerMessage("t", 0, 7, 1.0, 0, None, None, [1, 2], None, 0, 0, None, generation_id=3)  # type: ignore[arg-type]
+    assert message.value == [1, 2]  # type: ignore[comparison-overlap]
+    assert message.generation_id == 3
+
+
+def test_assignments_travel_as_faust_reads_them() -> None:
+    metadata = ClientMetadata(
+        assignment=ClientAssignment(actives={"t": [0, 2]}, standbys={}),
+        url="http://127.0.0.1:6066",
+        changelog_distribution={},
+        external_topic_distribution={"http://127.0.0.1:6066": {"t": [0, 2]}},
+        topic_groups={"t": 0},
+    )
+    again = ClientMetadata.loads(metadata.dumps())
+    assert again.assignment.actives == {"t": [0, 2]}
