@@ -28,6 +28,11 @@ def is_loopback(address: str) -> bool:
         return False
 
 
+def is_everything(address: str) -> bool:
+    """Whether an address means every one that the machine has."""
+    return address.strip("[]") in {"", "0.0.0.0", "::"}
+
+
 class Access:
     """The rules for one server, whose sockets are bound to these addresses."""
 

@@ -1,4 +1,4 @@
-"""The worker's one HTTP server: up before the broker is, closed to strangers, gone within a second or two."""
+"""The worker's one HTTP server: up before the broker is, closed to strangers, gone within two seconds."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from typing import Any, Final
 from aiohttp import web
 from faust.types import AppT
 from mode import Service
+from yarl import URL
 
 from core.errors import SettingsError, UsageError
 from engine.app import App
 from web import answers
-from web.access import Access
+from web.access import Access, is_everything, is_loopback
 from web.connections import Connections
 from web.errors import status_of
 from web.health import Health
@@ -28,8 +29,8 @@ log = logging.getLogger(__name__)
 HANDLE_S: Final = 15.0
 """Seconds that an answer may take, its body's arrival included."""
 LARGEST_BODY: Final = 64 << 10
-STOP_S: Final = 1.0
-"""Seconds that answers under way have when the worker stops."""
+STOP_S: Final = 0.5
+"""Seconds that answers under way have when the worker stops, and again when they have been cancelled."""
 
 
 class WebServer(Service):
@@ -71,8 +72,23 @@ class WebServer(Service):
             for s in sockets:
                 s.close()
             raise
+        self._advertise()
         assert self._runner.server is not None
         self.add_future(self._connections.watch(self._runner.server))
+
+    def _advertise(self) -> None:
+        """What the group is told of us: where others reach us while one address stands for all, or for the loopback."""
+        conf = self.app.conf
+        bind = str(conf.web_bind or "")
+        told = conf.canonical_url.host or ""
+        if not is_loopback(bind) and (is_loopback(told) or is_everything(told)):
+            conf.web_host = socket.gethostname() if is_everything(bind) else bind
+            conf.canonical_url = URL.build(scheme="http", host=conf.web_host, port=int(conf.web_port))
+
+    @property
+    def web_url(self) -> str:
+        """As the banner and the group name this worker."""
+        return str(self.app.conf.canonical_url)
 
     async def on_stop(self) -> None:
         """Answers under way end or are cut off; nothing listens any more."""
