@@ -146,14 +146,17 @@ class Rig:
         reader.catch_up()
         tally.assert_state_of_each(reader.records, self.sent, repeated=repeated)
 
-    def state(self, session: str) -> dict[str, Any]:
-        """A session's row in the table, from whichever worker holds it."""
-        answers = [worker.get(f"/tables/sessions/{session}") for worker in self.running()]
-        for answer in answers:
-            if answer.status == 200:
-                found: dict[str, Any] = answer.json()
-                return found
-        raise AssertionError(f"no worker has session {session!r}: {answers}\n{tails(self.workers)}")
+    def state(self, session: str, within_s: float = 20.0) -> dict[str, Any]:
+        """A session's row in the table, from whichever worker holds it; waited for while partitions move."""
+        rows: list[dict[str, Any]] = []
+
+        def found() -> bool:
+            answers = [worker.get(f"/tables/sessions/{session}") for worker in self.running()]
+            rows.extend(answer.json() for answer in answers if answer.status == 200)
+            return bool(rows)
+
+        until(found, within_s, what=f"a worker shows session {session!r}", alive=self.running())
+        return rows[0]
 
     def close(self) -> None:
         """Ends what still runs, and leaves the logs where a failed test shows them."""
