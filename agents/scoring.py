@@ -54,16 +54,13 @@ class Scorer:
 
     async def score(self, batch: Batch[Observation]) -> None:
         """Predictions are staged when it returns; records that can't be scored are dead letters."""
-        profile = self._engine.profile
         with ExitStack() as held:
             versions = await self._versions(batch, held)
-            with profile.part("fold"):
-                plan = _Plan(self, [s for s in batch.slices if not s.stale], versions)
-                plan.fold()
+            plan = _Plan(self, [s for s in batch.slices if not s.stale], versions)
+            plan.fold()
             await plan.predict()
-            with profile.part("encode"):
-                for s, at in plan.slices:
-                    self._stage(plan, s, at)
+            for s, at in plan.slices:
+                self._stage(plan, s, at)
 
     async def _versions(self, batch: Batch[Observation], held: ExitStack) -> dict[str | None, LiveVersion]:
         """The version that answers for each model named in the batch, held until the batch is through."""
@@ -203,15 +200,14 @@ class _Plan:
         """Asks each version for its events' scores."""
         events = [event.features for event in self._batch.events]
         self.answers = [None] * len(events)
-        with self._scorer._engine.profile.part("rows"):
-            asked: list[tuple[LiveVersion, list[int] | None, dict[str, Array]]] = []
-            for version, places in self._groups():
-                rows = self._scorer.rows(version, self._fields, sessions.features)
-                if places is None:
-                    asked.append((version, places, rows.build(events, self._found, self._features)))
-                else:
-                    theirs = [events[i] for i in places]
-                    asked.append((version, places, rows.build(theirs, self._found[places], self._features[places])))
+        asked: list[tuple[LiveVersion, list[int] | None, dict[str, Array]]] = []
+        for version, places in self._groups():
+            rows = self._scorer.rows(version, self._fields, sessions.features)
+            if places is None:
+                asked.append((version, places, rows.build(events, self._found, self._features)))
+            else:
+                theirs = [events[i] for i in places]
+                asked.append((version, places, rows.build(theirs, self._found[places], self._features[places])))
         scored = await asyncio.gather(*(version.predict(inputs) for version, _, inputs in asked))
         for (version, places, _), scores in zip(asked, scored, strict=True):
             self._take_answers(version, range(len(events)) if places is None else places, scores)

@@ -68,7 +68,7 @@ def scoring(lab: Lab) -> Iterator[Result]:
 
 
 def profile(lab: Lab, load: Load) -> Iterator[Result]:
-    """Where ours goes, from a round of its own: the worker times its parts, which costs a little itself."""
+    """Where ours goes, from a round of its own: the worker samples itself."""
     with lab.run("profile") as run:
         out = run.folder / "profile.json"
         sides.deploy(lab, run)
@@ -76,14 +76,13 @@ def profile(lab: Lab, load: Load) -> Iterator[Result]:
         drained = drain(lab, run, worker, load, OURS.events, ROUNDS)
         seconds = _profiled(out, worker)
     events = load.sessions + OURS.events
-    parts = {name: seconds[name] / events * 1e6 for name in PARTS if name in seconds}
-    parts |= {name: s / events * 1e6 for name, s in seconds.items() if name not in PARTS}
-    parts["rest (asyncio, Faust, garbage)"] = drained.us - sum(parts.values())
+    whole = sum(seconds.values())
+    parts = {name: drained.us * seconds.get(name, 0.0) / whole for name in (*PARTS, *seconds)}
     yield Result(
         f"scoring: parts of {OURS.name}",
         drained.us,
         UNIT,
-        lab.conditions(**OURS.settings, events=events, note="warm-up included in the parts, not in the whole"),
+        lab.conditions(**OURS.settings, events=events, note="parts are sampled every 2 ms of CPU, start and warm-up included"),
         parts,
     )
 

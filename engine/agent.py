@@ -45,10 +45,8 @@ class Stream(Generic[E]):
             self._batch = None
         while True:
             slices = [s for s in await self._next_slices() if not s.stale]
-            with self.engine.profile.part("decode"):
-                for s in slices:
-                    self._decode_slice(s)
             for s in slices:
+                self._decode_slice(s)
                 if not s.events:
                     s.finish()
             batch = Batch([s for s in slices if s.events])

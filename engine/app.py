@@ -185,6 +185,7 @@ class App(faust.App):
             self._watch(work(self))
         self._watch(Watchdog(engine).run())
         _calm_collector()
+        engine.profile.start()
 
     def _make_folder(self) -> None:
         folder = self.engine.folder

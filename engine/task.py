@@ -297,8 +297,7 @@ class PartitionTask:
             self._work.clear()
             positions = {topic: tracker.position for topic, tracker in self._trackers.items()}
             outputs = self._outbox.take()
-            with engine.profile.part("commit"):
-                changes: dict[str, Items] = {name: shard.take() for name, shard in self._shards.items()}
+            changes: dict[str, Items] = {name: shard.take() for name, shard in self._shards.items()}
             for table, keys in self._changelog.orphans.items():
                 written = {key for key, _ in changes[table]}
                 changes[table] += [(k, self._shards[table].stored(k)) for k in keys - written]
@@ -327,8 +326,7 @@ class PartitionTask:
         for shard, items in taken:
             keys = list(items)
             for i in range(0, len(keys), CHECKPOINT_CHUNK):
-                with self.engine.profile.part("checkpoint"):
-                    self._store.write({shard.name: {key: items[key] for key in keys[i : i + CHECKPOINT_CHUNK]}})
+                self._store.write({shard.name: {key: items[key] for key in keys[i : i + CHECKPOINT_CHUNK]}})
                 await asyncio.sleep(0)  # RocksDB holds the GIL: let the event loop turn
         self._store.write({}, self._meta)
         unfinished = [s for tracker in self._trackers.values() for s in tracker.spans]

@@ -146,9 +146,7 @@ class TaskConsumer(faust_consumer.Consumer):
                     await self._until_readable()
                     continue
                 epoch = engine.epoch
-                with engine.profile.part("consume"):
-                    fetched = self._fetched(readable, 0.2 if all_readable else 0.05)
-                records = await fetched
+                records = await self._fetched(readable, 0.2 if all_readable else 0.05)
                 if not records:
                     big = False
                     continue
