@@ -11,17 +11,15 @@ from typing import Any, Final
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from aiokafka.client import AIOKafkaClient
-from aiokafka.errors import KafkaError
-from aiokafka.protocol.admin import ApiVersionRequest
+from aiokafka.errors import IncompatibleBrokerVersion, KafkaError, for_code
+from aiokafka.protocol.transaction import InitProducerIdRequest
 
 from core.errors import SettingsError
 from core.settings import Guarantee, Settings
 
 log = logging.getLogger(__name__)
 
-_INIT_PRODUCER_ID: Final = 22
-_ADD_PARTITIONS_TO_TXN: Final = 24
-_PATIENCE: Final = 60.0
+PATIENCE_S: Final = 60.0
 """Seconds that a worker waits for its broker at the start."""
 
 
@@ -81,20 +79,22 @@ def client_options(url: str) -> tuple[str, dict[str, Any]]:
 async def connect(settings: Settings, url: str) -> Connection:
     """Waits for the broker and asks what it can do. Raises SettingsError when none answers in a minute."""
     bootstrap, security = client_options(url)
-    apis = await _apis(bootstrap, security)
+    idempotent = await _gives_producer_ids(bootstrap, security)
     guarantee = settings.guarantee
-    idempotent = _INIT_PRODUCER_ID in apis
-    if guarantee is Guarantee.EXACTLY_ONCE and not (idempotent and _ADD_PARTITIONS_TO_TXN in apis):
+    if guarantee is Guarantee.EXACTLY_ONCE and not idempotent:
         guarantee = Guarantee.AT_LEAST_ONCE
         log.warning(
-            "The broker at %s has no transactions: at_least_once from here on (a crash repeats outputs, with the same id)",
+            "The broker at %s has no transactions: at_least_once from here on (a crash repeats outputs, with the "
+            "same id)",
             bootstrap,
         )
     return Connection(settings, bootstrap, security, guarantee, idempotent)
 
 
-async def _apis(bootstrap: str, security: dict[str, Any]) -> set[int]:
-    deadline = time.monotonic() + _PATIENCE
+async def _gives_producer_ids(bootstrap: str, security: dict[str, Any]) -> bool:
+    """Whether the broker knows idempotent producers, and with them transactions: it is asked for an id, since the
+    embedded one lists the request and fails on it."""
+    deadline = time.monotonic() + PATIENCE_S
     said = False
     while True:
         client = AIOKafkaClient(bootstrap_servers=bootstrap, **security, request_timeout_ms=5000)
@@ -102,13 +102,16 @@ async def _apis(bootstrap: str, security: dict[str, Any]) -> set[int]:
             await client.bootstrap()
             node = client.get_random_node()
             if node is not None and await client.ready(node):
-                response = await client.send(node, ApiVersionRequest())
-                return {api for api, _, _ in response.api_versions}
+                answer = await client.send(node, InitProducerIdRequest(None, 1000))
+                if not for_code(answer.error_code).retriable or time.monotonic() > deadline:
+                    return bool(answer.error_code == 0)
+        except IncompatibleBrokerVersion:
+            return False
         except (KafkaError, OSError) as error:
             if time.monotonic() > deadline:
                 raise SettingsError(f"no broker answers at {bootstrap} ({error}): check HOMUNCULUS_BROKER") from error
             if not said:
-                log.warning("No broker answers at %s yet; waiting up to %.0f s", bootstrap, _PATIENCE)
+                log.warning("No broker answers at %s yet; waiting up to %.0f s", bootstrap, PATIENCE_S)
                 said = True
         finally:
             await client.close()
