@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import warnings
 from typing import Any, Final
 
 from aiohttp import web
+from faust.exceptions import AlreadyConfiguredWarning
 from faust.types import AppT
 from mode import Service
 from yarl import URL
@@ -83,7 +85,9 @@ class WebServer(Service):
         told = conf.canonical_url.host or ""
         if not is_loopback(bind) and (is_loopback(told) or is_everything(told)):
             conf.web_host = socket.gethostname() if is_everything(bind) else bind
-            conf.canonical_url = URL.build(scheme="http", host=conf.web_host, port=int(conf.web_port))
+            with warnings.catch_warnings():  # Faust warns of late changes; the group reads it only when it is joined
+                warnings.simplefilter("ignore", AlreadyConfiguredWarning)
+                conf.canonical_url = URL.build(scheme="http", host=conf.web_host, port=int(conf.web_port))
 
     @property
     def web_url(self) -> str:

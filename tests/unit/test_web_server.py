@@ -56,7 +56,8 @@ class Worker:
     """A worker's application and server, with the partitions that a test gives it."""
 
     def __init__(self, folder: Path, **settings: Any) -> None:
-        values: dict[str, Any] = {"web_port": free_port(),
+        values: dict[str, Any] = {
+            "web_port": free_port(),
             "partitions": PARTITIONS,
             "broker": "kafka://127.0.0.1:9",
             "data_dir": folder,

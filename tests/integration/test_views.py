@@ -1,0 +1,140 @@
+"""Views of whole workers: any of them answers for any key, requests reach the judge, the command line has its say."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from tests import tally
+from tests.kafka import Broker
+from tests.rig import Rig, rig_on
+from tests.stream import EPOCH_MS, Sent, observation, recount
+from tests.worker import Answer, Worker, free_port, until
+
+STRANGE = ["a/b", "a%2Fb", "ü 日本", "a?b=c&d#e", "100%", 'say "hi"', "..x", "a+b"]
+
+
+def post(worker: Worker, path: str, body: Any, token: str | None = None) -> Answer:
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{worker.port}{path}", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    if token is not None:
+        request.add_header("Authorization", f"Bearer {token}")
+    try:
+        with urllib.request.urlopen(request, timeout=10) as response:
+            return Answer(response.status, response.read().decode())
+    except urllib.error.HTTPError as error:
+        with error:
+            return Answer(error.code, error.read().decode())
+
+
+def test_a_model_deployed_over_http_answers_and_any_worker_has_any_session(broker: Broker, tmp_path: Path) -> None:
+    with rig_on(broker, tmp_path) as rig:
+        first, second = (rig.worker(name, web_token="all").start() for name in ("a", "b"))
+        for worker in (first, second):
+            until(lambda w=worker: "no model" in w.get("/health/ready").text, 40, what="up", alive=[worker])  # type: ignore[misc]
+        tally.publish(rig.store, "1")
+        accepted = post(first, f"/models/{tally.NAME}", {"active": "1", "author": "ann"}, "all")
+        assert accepted.status == 202, accepted
+        assert accepted.json()["topic"] == rig.topic("control")
+        for worker in (first, second):
+            worker.wait_ready()
+            shown = worker.get("/models", token="all").json()
+            assert shown["models"][tally.NAME]["version"] == "1"
+            assert shown["store"] == {tally.NAME: ["1"]}
+
+        sent = [Sent(f"e{n}", session, EPOCH_MS + n, float(n % 4)) for n, session in enumerate(STRANGE * 3)]
+        for one in sent:
+            rig.publisher.send(rig.topic("observations"), one.session.encode(), observation(one))
+        rig.publisher.flush()
+        rig.wait_records("predictions", len(sent))
+        for session, counted in recount(sent).items():
+            for worker in (first, second):
+                answer = worker.get(f"/tables/sessions/{quote(session, safe='')}", token="all")
+                assert answer.status == 200, (session, answer)
+                assert answer.json()["count"] == counted.count
+        owned = [worker.get("/tables", token="all").json()["partitions"]["open"] for worker in (first, second)]
+        assert sorted(owned[0] + owned[1]) == list(range(rig.partitions))
+        listed = [worker.get("/tables/sessions?limit=1000", token="all").json()["items"] for worker in (first, second)]
+        assert sorted(item["key"] for items in listed for item in items) == sorted(STRANGE)
+        assert first.get("/tables/deployments/tally", token="all").json()["author"] == "ann"
+
+
+def test_a_worker_that_the_group_gives_nothing_is_ready_and_passes_requests_on(rig_of_one: Rig) -> None:
+    rig = rig_of_one
+    workers = [rig.worker(name).start() for name in ("a", "b")]
+    rig.deploy()
+    rig.sender().send(50)
+    rig.wait_predictions()
+    parts = [len(worker.get("/tables").json()["partitions"]["open"]) for worker in workers]
+    assert sorted(parts) == [0, 1]
+    session = rig.sent[0].session
+    assert {worker.get(f"/tables/sessions/{session}").status for worker in workers} == {200}
+
+
+@pytest.fixture
+def rig_of_one(kafka: Broker, tmp_path: Path) -> Any:
+    """One partition."""
+    with rig_on(kafka, tmp_path, partitions=1) as rig:
+        yield rig
+
+
+def test_the_port_of_the_command_line_wins_and_is_what_other_workers_are_told(rig: Rig) -> None:
+    port = free_port()
+    first = rig.worker("a", arguments=["--web-port", str(port)])
+    first.port = port
+    second = rig.worker("b")
+    first.start()
+    second.start()
+    rig.deploy()
+    rig.sender().send(200)
+    rig.wait_predictions()
+    for session in sorted({one.session for one in rig.sent})[:20]:
+        assert second.get(f"/tables/sessions/{session}").status == 200
+        assert first.get(f"/tables/sessions/{session}").status == 200
+
+
+def test_it_answers_while_there_is_no_broker_and_says_so(tmp_path: Path) -> None:
+    port, nobody = free_port(), free_port()
+    worker = Worker(
+        "a", tmp_path, {"HOMUNCULUS_BROKER": f"kafka://127.0.0.1:{nobody}", "HOMUNCULUS_WEB_PORT": str(port)}
+    ).start()
+    try:
+        until(lambda: worker.get("/health/live").status == 200, 30, what="alive", alive=[worker])
+        answer = worker.get("/health/ready")
+        assert answer.status == 503
+        assert "broker" in answer.text
+    finally:
+        worker.close()
+
+
+def test_without_web_nothing_listens(rig: Rig) -> None:
+    worker = rig.worker("a", arguments=["--without-web"]).start()
+    worker.wait_log("Partition 0 is open", 40)
+    assert worker.get("/health/live").status == 0
+
+
+def test_a_taken_port_ends_the_start_with_its_number(rig: Rig) -> None:
+    first = rig.worker("a").start()
+    until(lambda: first.get("/health/live").status == 200, 30, what="alive", alive=[first])
+    second = rig.worker("b", web_port=first.port).start()
+    assert second.wait(40) > 0
+    assert str(first.port) in second.log()
+    assert "--web-port" in second.log()
+
+
+def test_an_open_reader_does_not_hold_up_sigterm(rig: Rig) -> None:
+    worker = rig.worker("a").start()
+    rig.deploy()
+    with urllib.request.urlopen(f"http://127.0.0.1:{worker.port}/tables", timeout=5) as response:
+        response.read(1)
+        began = time.monotonic()
+        assert worker.terminate(within_s=20) == 0
+        assert time.monotonic() - began < 10
