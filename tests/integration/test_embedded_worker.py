@@ -39,9 +39,12 @@ def second(tmp_path: Path) -> Iterator[Worker]:
 
 
 def up(worker: Worker) -> bool:
-    """Whether it serves; without a model it isn't ready, and says so."""
+    """Whether nothing but a model is missing: its partitions are open."""
     answer = worker.get("/health/ready")
-    return answer.status == 503 and "model" in answer.text
+    if answer.status != 503:
+        return False
+    reasons = answer.json()["reasons"]
+    return len(reasons) == 1 and "no model is live" in reasons[0]
 
 
 def brokers(worker: Worker) -> list[psutil.Process]:
