@@ -249,6 +249,7 @@ class Reader:
 
 _PASSING: Final = {
     KafkaError._ALL_BROKERS_DOWN,
+    KafkaError._NOENT,
     KafkaError._RESOLVE,
     KafkaError._TIMED_OUT,
     KafkaError._TRANSPORT,
