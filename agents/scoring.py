@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cache
@@ -30,6 +31,8 @@ from tables.sessions import sessions
 
 Floats = NDArray[np.float64]
 
+FUTURE_MS = 86_400_000
+"""How far an event may be ahead of the clock: one of the year 9999 would make every session's silence endless."""
 WAIT_S = 5.0
 """Seconds between looks at whether the batch that waits for a model still is ours."""
 
@@ -174,6 +177,9 @@ class _Plan:
         events = [event.features for event in self._batch.events]
         errors: dict[int, FieldError] = {}
         found = numbers(events, self._fields, errors)
+        ts = np.array([event.ts for event in self._batch.events], np.float64)
+        for i in np.flatnonzero(ts > time.time() * 1e3 + FUTURE_MS).tolist():
+            errors[i] = FieldError("ts (more than a day ahead of the clock)", self._batch.events[i].ts)
         for version, places in self._groups():
             rows = self._scorer.rows(version, self._fields, features)
             if places is None:
@@ -185,12 +191,12 @@ class _Plan:
         if errors:
             good = np.array([i not in errors for i in range(len(events))], np.bool_)
             drop_places(self._batch, errors)
-            found = found[good]
+            found, ts = found[good], ts[good]
         self._found, folded, at = found, [], 0
         for s in self._batch.slices:
             if n := len(s.events):
-                ts = np.array([event.ts for event in s.events], np.float64)
-                folded.append(sessions.fold(s, ts, np.ascontiguousarray(found[at : at + n][:, self._take])))
+                values = np.ascontiguousarray(found[at : at + n][:, self._take])
+                folded.append(sessions.fold(s, ts[at : at + n], values))
                 self.slices.append((s, at))
                 at += n
         self._features = np.concatenate([f.features for f in folded]) if folded else np.empty((0, len(features)))

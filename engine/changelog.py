@@ -27,6 +27,8 @@ POSITIONS: Final = "positions"
 """The changelog of markers."""
 _MARKER: Final = b"marker"
 _CHUNK: Final = 20_000
+LONG: Final = 50_000
+"""Records of a replay that is worth reopening the store for."""
 
 
 class Marker(msgspec.Struct, frozen=True):
@@ -89,8 +91,8 @@ class Changelog:
             max_partition_fetch_bytes=4 << 20,
             fetch_max_wait_ms=50,
         )
-        await consumer.start()
         try:
+            await consumer.start()
             consumer.assign(list(self._tables))
             consumer.pause(*self._tables)
             marker = await self._newest_marker(consumer)
@@ -106,6 +108,11 @@ class Changelog:
             if any(store.meta.changelogs.get(t, 0) > ends[tp] for tp, t in self._tables.items()):
                 log.warning("%s is ahead of its changelogs: the broker has lost records; it is rebuilt", store.path)
                 store.wipe()
+            if (
+                sum(ends[tp] - store.meta.changelogs.get(t, 0) for tp, t in self._tables.items() if t != POSITIONS)
+                > LONG
+            ):
+                store.begin_restore()
             read = 0
             changelogs = dict(store.meta.changelogs)
             for table, tp in self._topics.items():
@@ -138,13 +145,13 @@ class Changelog:
             items.update([(r.key, r.value) for r in records])  # type: ignore[misc]  # ours, so they have keys
             count += len(records)
             if len(items) >= _CHUNK:
-                await asyncio.to_thread(store.restore, table, items)
+                store.restore(table, items)
                 items = {}
                 if time.monotonic() - said > 5:
                     log.info("%s: %d records replayed", tp.topic, count)
                     said = time.monotonic()
         if items:
-            await asyncio.to_thread(store.restore, table, items)
+            store.restore(table, items)
         if orphans:
             self.orphans[table] = orphans
         return count, (await consumer.position(tp)) if complete is None else max(complete, start)

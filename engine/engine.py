@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-PARTITIONS_PER_SECOND: Final = 150
+PARTITIONS_PER_SECOND: Final = 160
 """Commits a second that one worker keeps up with: where more partitions ask, the interval stretches."""
 LEAVE_S: Final = 0.5
 FATAL_STATUS: Final = 3
@@ -49,7 +49,7 @@ class Engine:
         self.ready = asyncio.Event()
         """Set once models stand where the deployments say: tasks open after it."""
         self.wake = asyncio.Event()
-        self.profile = Profile.from_environment()
+        self.profile = Profile(settings.profile)
         self.memory = RocksMemory()
         self.epoch = 0
         """Counts assignments: what was fetched under an older one is given back."""

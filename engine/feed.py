@@ -54,8 +54,8 @@ class Feed(Generic[E]):
             enable_auto_commit=False,
             auto_offset_reset="earliest",
         )
-        await consumer.start()
         try:
+            await consumer.start()
             partitions = [TopicPartition(name, n) for n in range(settings.partitions)]
             consumer.assign(partitions)
             begins = await consumer.beginning_offsets(partitions)

@@ -22,6 +22,8 @@ class Outbox:
     def __init__(self, new_builder: Callable[[], Any]) -> None:
         self._new_builder = new_builder
         self._builders: Builders = {}
+        self.staged = 0
+        """Records that were ever staged."""
         self.count = 0
         """Records staged and not yet taken."""
 
@@ -48,6 +50,7 @@ class Outbox:
                 if append(timestamp=now, key=key, value=value, headers=headers) is None:
                     raise OutputTooLargeError(f"a record for {staged.topic} is larger than a batch may be")
         self.count += len(staged.values)
+        self.staged += len(staged.values)
 
     def take(self) -> Builders:
         """All that is staged; new outputs go into new batches."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import threading
 import time
@@ -45,12 +44,6 @@ class Profile:
         self._samples: Counter[str] = Counter()
         self._began = 0.0
         self._known: dict[tuple[str, str], str | None] = {}
-
-    @classmethod
-    def from_environment(cls) -> Profile:
-        """As HOMUNCULUS_PROFILE says."""
-        path = os.environ.get("HOMUNCULUS_PROFILE")
-        return cls(Path(path) if path else None)
 
     def start(self) -> None:
         """Begins to sample; in the main thread."""

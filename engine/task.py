@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from aiokafka import TopicPartition
+from aiokafka.errors import KafkaError
 
 from core.errors import FatalError, FencedError, TaskError
 from engine.batch import Slice
@@ -68,7 +69,11 @@ class PartitionTask:
         self._store: PartitionStore | None = None
         self._checkpointed = time.monotonic()
         self._meta: Meta | None = None
+        self._opening: asyncio.Task[PartitionStore] | None = None
         self._sender: asyncio.Task[None] | None = None
+        self._sent = asyncio.Condition()
+        self._sent_to = 0
+        self._failure: TaskError | FencedError | None = None
         self._runner = asyncio.create_task(self._run(), name=f"partition {partition}")
 
     # -- life ---------------------------------------------------------------------------------------------------------
@@ -89,9 +94,9 @@ class PartitionTask:
                     "Partition %d: the broker gave up its transaction; reopening, the group says it is ours",
                     self.partition,
                 )
-            except TaskError as error:
+            except (TaskError, KafkaError, OSError) as error:
                 self._drop(str(error))
-                log.warning("%s; reopening from the last commit in %.1f s", error, pause)
+                log.warning("%s; reopening from the last commit in %.1f s", error or repr(error), pause)
             except asyncio.CancelledError:
                 raise
             except Exception as error:  # anything else is a fault of ours, or a full disk: stop in the open
@@ -106,18 +111,20 @@ class PartitionTask:
         engine, began = self.engine, time.monotonic()
         connection = engine.connection
         self.reason = "fencing the former owner"
+        self._failure = None
         self._producer = PartitionProducer(connection, self.partition)
         await self._producer.start()  # first: fences the former owner, ends its transaction
         fenced = time.monotonic()
         self.reason = "restoring its tables"
         tables = engine.tables
-        self._store = store = await asyncio.to_thread(
-            PartitionStore, engine.folder / str(self.partition), list(tables), engine.memory
-        )
+        folder = engine.folder / str(self.partition)
+        self._opening = asyncio.create_task(asyncio.to_thread(PartitionStore, folder, list(tables), engine.memory))
+        self._store = store = await asyncio.shield(self._opening)
         self._changelog = Changelog(connection, self.partition, list(tables))
         restored = await self._changelog.replay(store)  # read_committed, up to the end of this moment
         replayed = time.monotonic()
         self._outbox = Outbox(self._producer.new_builder)
+        self._sent_to = 0
         self._shards = {name: table.shard(store) for name, table in tables.items()}
         self._trackers = {t: OffsetTracker(store.meta.positions.get(t, 0)) for t in self.topics}
         self.committed = dict(store.meta.positions)
@@ -187,10 +194,13 @@ class PartitionTask:
         if self._producer is not None:
             producer, self._producer = self._producer, None
             await producer.stop()
-        if self._store is not None:
-            store, self._store = self._store, None
-            async with self._lock:
-                store.close()
+        opening, self._opening, self._store = self._opening, None, None
+        if opening is not None:
+            # Whoever was cancelled while it opened must not leave it behind: it holds the folder's lock.
+            await asyncio.wait([opening])
+            if opening.exception() is None:
+                async with self._lock:
+                    opening.result().close()
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -268,12 +278,30 @@ class PartitionTask:
 
     async def _send_at_once(self) -> None:
         """Without transactions outputs don't wait for the commit: one request in flight, the next takes all since."""
-        assert self._producer is not None
+        producer = self._producer
+        assert producer is not None
         try:
             while self._outbox:
-                await self._producer.send(self._outbox.take())
+                staged = self._outbox.staged
+                await producer.send(self._outbox.take())
+                self._sent_to = staged
+                await self._tell_commit()
+        except (TaskError, FencedError) as error:
+            self._failure = error  # what was taken is lost here: the task reopens before it
+            await self._tell_commit()
         finally:
             self._sender = None
+
+    async def _tell_commit(self) -> None:
+        async with self._sent:
+            self._sent.notify_all()
+
+    async def _until_sent(self, number: int) -> None:
+        """Without transactions: waits until so many outputs have left. Raises what their sending met."""
+        async with self._sent:
+            await self._sent.wait_for(lambda: self._sent_to >= number or self._failure is not None)
+        if self._failure is not None:
+            raise self._failure
 
     @property
     def idle(self) -> bool:
@@ -296,14 +324,15 @@ class PartitionTask:
             assert producer is not None
             self._work.clear()
             positions = {topic: tracker.position for topic, tracker in self._trackers.items()}
-            outputs = self._outbox.take()
+            outputs = self._outbox.take() if engine.exactly_once else {}
+            staged = self._outbox.staged
             changes: dict[str, Items] = {name: shard.take() for name, shard in self._shards.items()}
             for table, keys in self._changelog.orphans.items():
                 written = {key for key, _ in changes[table]}
                 changes[table] += [(k, self._shards[table].stored(k)) for k in keys - written]
             shards, watermark = self._shards, self.watermark
-            if self._sender is not None:
-                await asyncio.shield(self._sender)
+            if not engine.exactly_once:
+                await self._until_sent(staged)
             async with producer.transaction():
                 await producer.send(outputs)
                 meta = await self._changelog.write(producer, changes, positions, watermark)
