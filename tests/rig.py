@@ -142,9 +142,7 @@ class Rig:
         self.wait_predictions(within_s)
         tally.assert_tables(self.state, self.sent)
         self.terminate()
-        reader = self.reader("predictions")
-        reader.catch_up()
-        tally.assert_state_of_each(reader.records, self.sent, repeated=repeated)
+        tally.assert_state_of_each(self.reader("predictions").read_out(), self.sent, repeated=repeated)
 
     def state(self, session: str, within_s: float = 20.0) -> dict[str, Any]:
         """A session's row in the table, from whichever worker holds it; waited for while partitions move."""

@@ -190,42 +190,51 @@ class Reader:
         )
         self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 2})
         self._positions: dict[int, int] = {}
+        self._at_end: set[int] = set()
 
     def catch_up(self, within_s: float = 30.0) -> int:
-        """Reads on to what is committed now; returns how many records were read in all, 0 while there is no topic.
-
-        The end is asked of the broker, and then nothing more may be at hand: Tansu's answer can be too small.
-        """
+        """Reads on to what is committed now; returns how many records were read in all, 0 while there is no topic."""
         if not self._positions and not self._assign():
             return 0
         deadline = time.monotonic() + within_s
         ends = self._ends()
-        while self._read() or ends is None or any(self._positions[partition] < end for partition, end in ends.items()):
+        self._read()  # at least once: Tansu's answer can be too small
+        while ends is None or any(self._positions[partition] < end for partition, end in ends.items()):
             assert time.monotonic() < deadline, f"{self.topic} ends at {ends}, read are {self._positions}"
+            self._read()
             ends = ends or self._ends()
         return len(self.records)
+
+    def read_out(self, within_s: float = 30.0) -> list[Record]:
+        """All records of a topic that nobody writes to any more."""
+        self.catch_up(within_s)
+        deadline = time.monotonic() + within_s
+        while self._at_end < self._positions.keys():
+            assert time.monotonic() < deadline, f"{self.topic} has no end at {self._positions}"
+            self._read()
+        return self.records
 
     def close(self) -> None:
         """Lets the broker go."""
         self._consumer.close()
 
-    def _read(self) -> int:
-        """Takes what is at hand; returns how many records that were."""
-        before = len(self.records)
+    def _read(self) -> None:
+        """Takes what is at hand."""
         for message in self._consumer.consume(10_000, 0.05):
             error = message.error()
             if error is None:
                 record = _record(message)
                 self.records.append(record)
                 self._positions[record.partition] = record.offset + 1
+                self._at_end.discard(record.partition)
             elif error.code() == KafkaError._PARTITION_EOF:
                 partition, end = message.partition(), message.offset()
                 assert partition is not None
                 assert end is not None
                 self._positions[partition] = end
+                self._at_end.add(partition)
             elif error.code() not in _PASSING:
                 raise KafkaException(error)
-        return len(self.records) - before
 
     def _assign(self) -> bool:
         metadata = self._consumer.list_topics(self.topic, 10.0).topics[self.topic]
