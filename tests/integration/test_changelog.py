@@ -1,0 +1,133 @@
+"""What a new owner of a partition reads back: every commit that ended, and nothing of one that didn't."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from core.settings import Guarantee, Settings
+from core.topics import changelog
+from engine import changelog as module
+from engine.admin import ensure_topics
+from engine.changelog import POSITIONS, Changelog
+from engine.connection import Connection, connect
+from engine.producer import PartitionProducer
+from engine.store import Meta, PartitionStore, RocksMemory
+from engine.table import Items
+from tests.kafka import Broker
+
+TABLE = "counts"
+
+
+class Rig:
+    """Partition 0 of an application with one table."""
+
+    def __init__(self, connection: Connection, folder: Path) -> None:
+        self.connection = connection
+        self.folder = folder
+
+    async def owner(self) -> tuple[PartitionProducer, Changelog, PartitionStore]:
+        """A new owner with an empty folder, its changelogs replayed."""
+        producer = PartitionProducer(self.connection, 0)
+        await producer.start()
+        log = Changelog(self.connection, 0, [TABLE])
+        number = sum(1 for _ in self.folder.iterdir())
+        store = PartitionStore(self.folder / f"store-{number}", [TABLE], RocksMemory())
+        await log.replay(store)
+        return producer, log, store
+
+    async def commit(self, producer: PartitionProducer, log: Changelog, items: Items, position: int) -> Meta:
+        async with producer.transaction():
+            return await log.write(producer, {TABLE: items}, {"source": position}, position)
+
+    async def half_a_commit(self, producer: PartitionProducer, log: Changelog, items: Items) -> None:
+        """The table's records are sent, and the process dies before the commit ends."""
+        await producer.begin([])
+        builder = producer.new_builder()
+        for key, value in items:
+            builder.append(timestamp=None, key=key, value=value)
+        await producer.send({log.targets[0]: [builder]})
+        await producer.stop()
+
+
+def content(store: PartitionStore) -> dict[bytes, bytes]:
+    return dict(store.scan(TABLE))
+
+
+@pytest.fixture(params=[Guarantee.EXACTLY_ONCE, Guarantee.AT_LEAST_ONCE])
+async def rig(broker: Broker, prefix: str, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
+    settings = Settings(app_id=f"{prefix}app", topic_prefix=prefix, partitions=1, guarantee=request.param)
+    connection = await connect(settings, broker.url)
+    if connection.guarantee is not request.param:
+        pytest.skip("this broker has no transactions")
+    specs = [changelog(settings.app_id, name) for name in (TABLE, POSITIONS)]
+    await ensure_topics(broker.bootstrap, specs, settings)
+    yield Rig(connection, tmp_path)
+
+
+async def test_a_new_owner_finds_what_was_committed_with_its_positions(rig: Rig) -> None:
+    producer, log, _ = await rig.owner()
+    await rig.commit(producer, log, [(b"a", b"1"), (b"b", b"1")], 10)
+    await rig.commit(producer, log, [(b"a", b"2"), (b"b", None)], 20)
+    await producer.stop()
+    _, _, store = await rig.owner()
+    assert content(store) == {b"a": b"2"}
+    assert store.meta.positions == {"source": 20}
+    assert store.meta.watermark == 20
+
+
+async def test_half_a_commit_counts_for_nothing_however_often_the_owner_dies(rig: Rig) -> None:
+    producer, log, _ = await rig.owner()
+    await rig.commit(producer, log, [(b"a", b"1"), (b"c", b"7")], 10)
+    await rig.half_a_commit(producer, log, [(b"a", b"2"), (b"new", b"1")])
+
+    producer, log, store = await rig.owner()
+    assert content(store) == {b"a": b"1", b"c": b"7"}
+    assert store.meta.positions == {"source": 10}
+    # The next commit ends: what the dead one left must not ride along with it.
+    undone: Items = [(key, store.get(TABLE, key)) for keys in log.orphans.values() for key in keys]
+    await rig.commit(producer, log, [*undone, (b"c", b"8")], 11)
+    await rig.half_a_commit(producer, log, [(b"a", b"3")])
+
+    _, _, store = await rig.owner()
+    assert content(store) == {b"a": b"1", b"c": b"8"}
+    assert store.meta.positions == {"source": 11}
+
+
+async def test_a_folder_that_stands_at_an_older_commit_reads_only_the_rest(rig: Rig) -> None:
+    producer, log, store = await rig.owner()
+    meta = await rig.commit(producer, log, [(b"a", b"1")], 10)
+    store.write({TABLE: {b"a": b"1"}}, meta)
+    await rig.commit(producer, log, [(b"b", b"1")], 20)
+    assert await Changelog(rig.connection, 0, [TABLE]).replay(store) == 1
+    assert content(store) == {b"a": b"1", b"b": b"1"}
+    assert store.meta.positions == {"source": 20}
+    await producer.stop()
+
+
+@pytest.mark.parametrize("meta", [Meta(incarnation="another life"), Meta(changelogs={TABLE: 10_000})])
+async def test_a_folder_of_changelogs_that_are_gone_is_rebuilt(rig: Rig, meta: Meta) -> None:
+    producer, log, store = await rig.owner()
+    known = await rig.commit(producer, log, [(b"a", b"1")], 10)
+    foreign = Meta(meta.incarnation or known.incarnation, {"source": 99}, meta.changelogs, 99)
+    store.write({TABLE: {b"foreign": b"1"}}, foreign)
+    await Changelog(rig.connection, 0, [TABLE]).replay(store)
+    assert content(store) == {b"a": b"1"}
+    assert store.meta.positions == {"source": 10}
+    await producer.stop()
+
+
+async def test_a_long_replay_in_bulk_gives_the_same_as_a_short_one(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    producer, log, _ = await rig.owner()
+    for n in range(5):
+        items: Items = [(b"k%d" % k, b"%d" % n if k % (n + 2) else None) for k in range(300)]
+        await rig.commit(producer, log, items, n)
+    await producer.stop()
+    _, _, short = await rig.owner()
+    monkeypatch.setattr(module, "LONG", 100)
+    monkeypatch.setattr(module, "_CHUNK", 128)
+    _, _, long = await rig.owner()
+    assert content(long) == content(short) == {b"k%d" % k: b"4" for k in range(300) if k % 6}
+    assert long.meta == short.meta
