@@ -1,0 +1,229 @@
+"""Real purchases through a worker on this machine, scored as they happen, with a change of the model on the way.
+
+    scripts/demo [purchases] [--keep] [--events N] [--broker URL]
+
+Exit status 0 means that everything that it promises has happened; 1 that something has not, and it says what.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import secrets
+import signal
+import sys
+import tempfile
+from collections.abc import Coroutine, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import uvloop
+from aiokafka.errors import KafkaError
+
+from core.errors import HomunculusError
+from core.events import Observation
+from core.settings import EMBEDDED
+from core.topics import ALERTS, OBSERVATIONS, PREDICTIONS
+from engine import embedded
+from engine.connection import client_options
+from examples.purchases import customers, versions
+from examples.purchases.data import CUSTOMERS, PURCHASES, observations
+from examples.purchases.labels import HORIZON_MS, Purchases
+from examples.purchases.ledger import Ledger
+from examples.purchases.replay import Replay
+from examples.purchases.report import Report
+from examples.purchases.screen import Screen
+from examples.purchases.train import LEARN_MS, NAME
+from examples.purchases.worker import Worker, free_port
+
+T = TypeVar("T")
+
+OLD: Final = "1"
+NEW: Final = "2"
+PARTITIONS: Final = 8
+SESSION_TIMEOUT_S: Final = 6
+"""Shorter than the setting's default: the embedded broker holds a new group back for half of it."""
+START_S: Final = 90.0
+"""Longest wait for the worker, which compiles its libraries at its first start."""
+LIVE_S: Final = 60.0
+WEB_PORT: Final = 6066
+INTERRUPTED: Final = 130
+
+
+class Demo:
+    """One run, with topics and a group of its own on whatever broker there is."""
+
+    def __init__(self, events: Sequence[Observation], store: Path, broker: str, web_port: int, screen: Screen) -> None:
+        self._events = events
+        self._screen = screen
+        self._ledger = Ledger(events)
+        self._known_from = events[0].ts + LEARN_MS + HORIZON_MS
+        """Nothing that the models learnt from reaches behind it."""
+        self._change = _middle(events, self._known_from)
+        self._prefix = f"purchases-{secrets.token_hex(3)}-"
+        self._transactions = broker != EMBEDDED
+        url = f"kafka://{embedded.HOST}:{embedded.PORT}" if broker == EMBEDDED else broker
+        self._bootstrap, security = client_options(url)
+        self._options = {"bootstrap_servers": self._bootstrap, **security}
+        self._settings: dict[str, object] = {
+            "broker": broker,
+            "app_id": "purchases",
+            "topic_prefix": self._prefix,
+            "partitions": PARTITIONS,
+            "model_store": store.absolute(),
+            "web_port": web_port,
+            "session_timeout": SESSION_TIMEOUT_S,
+        }
+
+    async def run(self, folder: Path, *, keep: bool) -> int:
+        """All of it. Returns the exit status; the worker has ended by then.
+
+        Raises HomunculusError or KafkaError when it can't go on.
+        """
+        screen, ledger = self._screen, self._ledger
+        async with Worker(folder, {**self._settings, "data_dir": folder / "data"}) as worker:
+            with screen.step("worker") as step:
+                await worker.opened(PARTITIONS, START_S)
+                step.result = f"{PARTITIONS} partitions open, web views at {worker.url}"
+            asked_at = await _beside(self._stream(worker), worker.ended())
+            five = [
+                customers.customer(ledger.latest[session], await worker.row("sessions", session), self._events)
+                for session in customers.chosen(ledger.latest, ledger.judge.purchases)
+            ]
+            report = Report(ledger, OLD, NEW, asked_at, five, ledger.judge.verdicts(self._known_from))
+            screen.summary(report.lines())
+            screen.customers(five)
+            claims = list(report.claims(repeats=not self._transactions))
+            if keep:
+                screen.verdict(claims)
+                screen.line(self._how_to_go_on(worker, five[0].session))
+                await _until_interrupted(worker)
+            status = await worker.stop()
+            claims.append((status == 0, "the worker stopped cleanly, and its broker with it"))
+            screen.verdict(claims[-1:] if keep else claims)
+            return 0 if all(held for held, _ in claims) else 1
+
+    async def _stream(self, worker: Worker) -> float:
+        """Sends everything and reads all answers. Returns when the new version was asked for."""
+        screen, ledger = self._screen, self._ledger
+        async with Replay(self._options, self._prefix, ledger) as replay:
+            with screen.step("model") as step:
+                await replay.ask_for(OLD)
+                await worker.ready(LIVE_S)
+                step.result = f'{NAME}@{OLD} is live: {{"active": "{OLD}"}} was published on control'
+            screen.line()
+            await _beside(replay.send(self._change, NEW), replay.read(), screen.follow(ledger.progress))
+            screen.line(f"{ledger.answered:>7,} of {len(self._events):,} events are answered")
+            await replay.read_rest()
+            if not ledger.answered:
+                raise worker.error(f"not one event was answered: {ledger.refused[0]}")
+            return replay.requested_at[NEW]
+
+    def _how_to_go_on(self, worker: Worker, session: str) -> str:
+        topics = ", ".join(self._prefix + topic.name for topic in (OBSERVATIONS, PREDICTIONS, ALERTS))
+        return f"""
+It goes on until Ctrl-C. Meanwhile:
+  curl {worker.url}/tables/sessions/{session}
+  curl {worker.url}/models
+  curl -X POST -H 'Content-Type: application/json' -d '{{"active": "{OLD}"}}' {worker.url}/models/{NAME}
+  topics at {self._bootstrap}: {topics}
+  its log: {worker.log}"""
+
+
+async def _beside(work: Coroutine[Any, Any, T], *others: Coroutine[Any, Any, None]) -> T:
+    """Does the work while the others go on; ends with it, or with the first error of any of them."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(other) for other in others]
+            done = await work
+            for task in tasks:
+                task.cancel()
+            return done
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+
+
+async def _until_interrupted(worker: Worker) -> None:
+    """Returns at Ctrl-C or SIGTERM. Raises WorkerError when the worker ends before."""
+    try:
+        await worker.ended()
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        assert task is not None  # this is a coroutine
+        task.uncancel()
+
+
+def _middle(events: Sequence[Observation], since_ms: int) -> int:
+    """The place that halves the events which are judged: those from since_ms on whose 60 days end in the stream."""
+    purchases = Purchases(events)
+    judged = [place for place, event in enumerate(events) if event.ts >= since_ms and purchases.known(event.ts)]
+    return judged[len(judged) // 2]
+
+
+def sample(events: Sequence[Observation], count: int) -> list[Observation]:
+    """All purchases of some customers, about count: evenly spread over the order in which they came."""
+    sessions = list(dict.fromkeys(event.session for event in events))
+    wanted = max(1, min(len(sessions), round(count * len(sessions) / len(events))))
+    kept = {sessions[place * len(sessions) // wanted] for place in range(wanted)}
+    return [event for event in events if event.session in kept]
+
+
+async def _guarded(demo: Demo, folder: Path, *, keep: bool) -> int:
+    """Runs it so that Ctrl-C, SIGTERM and a closed terminal end it in order."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None  # this is a coroutine
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, task.cancel)
+    try:
+        return await demo.run(folder, keep=keep)
+    except asyncio.CancelledError:
+        return INTERRUPTED
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command. Returns its exit status."""
+    parser = argparse.ArgumentParser(prog="scripts/demo purchases", description=__doc__.splitlines()[0])
+    parser.add_argument("--keep", action="store_true", help="leave the worker running until Ctrl-C")
+    parser.add_argument(
+        "--events", type=int, metavar="N", help="about N purchases: all those of fewer customers (1,000 or more)"
+    )
+    parser.add_argument(
+        "--broker", default=EMBEDDED, metavar="URL", help="kafka://host:port instead of the embedded one"
+    )
+    parser.add_argument(
+        "--web-port", type=int, metavar="PORT", help=f"default: {WEB_PORT}, or the next one that is free"
+    )
+    options = parser.parse_args(arguments)
+    if options.events is not None and options.events < 1000:
+        parser.error("--events: fewer than 1,000 leave too little to judge")
+    screen = Screen()
+    try:
+        return _demo(options, screen)
+    except (HomunculusError, KafkaError) as error:
+        sys.stdout.flush()
+        print(f"demo: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _demo(options: argparse.Namespace, screen: Screen) -> int:
+    screen.title("Will this customer buy again within 60 days? A model answers at each purchase, as it happens.")
+    with screen.step("data") as step:
+        events = observations()
+        step.result = f"{PURCHASES:,} purchases of {CUSTOMERS:,} customers, January 1997 to June 1998"
+    with screen.step("training") as step:
+        kept = versions.folder().exists()
+        store = versions.trained(events)
+        step.result = f"versions {OLD} and {NEW}, {'as trained before' if kept else 'on the first 120 days'}"
+    if options.events is not None:
+        events = sample(events, options.events)
+    web_port = options.web_port or free_port(WEB_PORT)
+    with tempfile.TemporaryDirectory(prefix="homunculus-demo-") as folder:
+        demo = Demo(events, store, options.broker, web_port, screen)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(_guarded(demo, Path(folder), keep=options.keep))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

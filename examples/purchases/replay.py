@@ -1,0 +1,175 @@
+"""Sends the purchases as fast as they are answered, and reads what comes back, as an application of its own would."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Awaitable
+from types import TracebackType
+from typing import Any, Final, Self
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+
+from core.errors import HomunculusError
+from core.events import Action, Alert, Observation
+from core.topics import ALERTS, CONTROL, DEAD_LETTERS, OBSERVATIONS, PREDICTIONS
+from engine.codec import codec_of
+from engine.publisher import partition_of
+from examples.purchases.ledger import Answer, Ledger
+from examples.purchases.train import NAME
+
+CHUNK: Final = 250
+"""Events handed to the producer at once."""
+UNDER_WAY: Final = 2000
+"""Events that may wait for their answers: more would only queue, and wait longer."""
+SHARE: Final = 40
+"""While a change of version is under way, at most a fortieth of the events that are left may wait: so the stream can't
+run out before the new version answers, however slow the machine."""
+STALL_S: Final = 30.0
+"""Longest wait for the next answer."""
+STOP_S: Final = 3.0
+BATCH_BYTES: Final = 1 << 20
+
+
+class StalledError(HomunculusError):
+    """Answers stopped coming."""
+
+
+class Replay:
+    """Both ends of the stream; `async with` connects them.
+
+    options: aiokafka's, to reach the broker; prefix: of the topics' names.
+    """
+
+    def __init__(self, options: dict[str, Any], prefix: str, ledger: Ledger) -> None:
+        self.requested_at: dict[str, float] = {}
+        """version -> when it was asked for, on the ledger's clock."""
+        self._ledger = ledger
+        self._prefix = prefix
+        self._events = codec_of(Observation)
+        self._producer = AIOKafkaProducer(**options, acks="all", max_batch_size=BATCH_BYTES)
+        self._consumer = AIOKafkaConsumer(
+            **options, isolation_level="read_committed", enable_auto_commit=False, fetch_max_wait_ms=20
+        )
+        self._read = {
+            prefix + PREDICTIONS.name: self._predictions,
+            prefix + ALERTS.name: self._alerts,
+            prefix + DEAD_LETTERS.name: self._dead_letters,
+        }
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._producer.start()
+            await self._consumer.start()
+            await self._assign()
+        except BaseException:
+            await self._stop()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self._stop()
+
+    async def ask_for(self, version: str) -> None:
+        """Publishes the request for a version; it is on control when this returns."""
+        request = codec_of(Action).encode(Action(active=version, author="scripts/demo"))
+        self.requested_at[version] = time.monotonic()
+        await self._producer.send_and_wait(self._prefix + CONTROL.name, request, key=NAME.encode())
+
+    async def send(self, change: int, version: str) -> None:
+        """Sends all events, oldest first, and asks for the version after `change` of them. Returns when each event
+        is answered or is a dead letter. Raises StalledError, KafkaError."""
+        ledger, events = self._ledger, self._ledger.events
+        topic = self._prefix + OBSERVATIONS.name
+        partitions = await self._partitions(topic)
+        where = {session: partition_of(session.encode(), partitions) for session in {e.session for e in events}}
+        acks: list[Awaitable[Any]] = []
+        while ledger.sent < len(events):
+            start = ledger.sent
+            if start >= change and version not in self.requested_at:
+                await self.ask_for(version)
+            room = self._room(version)
+            await self._answered(room - 1)
+            stop = change if start < change else len(events)
+            end = min(stop, start + CHUNK, start + room - ledger.waiting)
+            await asyncio.gather(*acks)  # of the chunk before: raises what the broker refused
+            acks = await self._send(topic, start, end, where)
+        await asyncio.gather(*acks)
+        await self._answered(0)
+
+    def _room(self, version: str) -> int:
+        """How many events may wait for their answers at the moment."""
+        ledger = self._ledger
+        if version in self.requested_at and version not in ledger.first_at:
+            return max(1, min(UNDER_WAY, (len(ledger.events) - ledger.sent) // SHARE))
+        return UNDER_WAY
+
+    async def read(self) -> None:
+        """Takes in everything that the worker writes, until it is cancelled."""
+        while True:
+            await self._poll(timeout_ms=200)
+
+    async def read_rest(self) -> None:
+        """Takes in what stands behind the last answer: repeats, if there are any."""
+        assigned = self._consumer.assignment()
+        await self._poll(timeout_ms=200)
+        while any([await self._consumer.position(tp) < (self._consumer.highwater(tp) or 0) for tp in assigned]):
+            await self._poll(timeout_ms=200)
+
+    async def _send(self, topic: str, start: int, end: int, where: dict[str, int]) -> list[Awaitable[Any]]:
+        """One batch a partition; returns what to wait for."""
+        chunk = self._ledger.events[start:end]
+        self._ledger.sending(start, end)
+        batches: defaultdict[int, Any] = defaultdict(self._producer.create_batch)
+        for event in chunk:
+            value, key = self._events.encode(event), event.session.encode()
+            batches[where[event.session]].append(key=key, value=value, timestamp=None)
+        return [await self._producer.send_batch(batch, topic, partition=p) for p, batch in batches.items()]
+
+    async def _answered(self, left: int) -> None:
+        """Waits until no more than `left` events are without answer. Raises StalledError."""
+        ledger = self._ledger
+        while ledger.waiting > left:
+            ledger.moved.clear()
+            try:
+                await asyncio.wait_for(ledger.moved.wait(), STALL_S)
+            except TimeoutError:
+                raise StalledError(
+                    f"no answer came for {STALL_S:g} s: {ledger.answered:,} of {ledger.sent:,} sent events are answered"
+                ) from None
+
+    async def _poll(self, timeout_ms: int) -> None:
+        for tp, records in (await self._consumer.getmany(timeout_ms=timeout_ms)).items():
+            self._read[tp.topic](records)
+
+    def _predictions(self, records: list[Any]) -> None:
+        decode = codec_of(Answer).decode
+        self._ledger.read([decode(record.value) for record in records])
+
+    def _alerts(self, records: list[Any]) -> None:
+        decode = codec_of(Alert).decode
+        self._ledger.alerts += [decode(record.value) for record in records]
+
+    def _dead_letters(self, records: list[Any]) -> None:
+        for record in records:
+            headers = dict(record.headers)
+            self._ledger.refused.append(f"{headers['source'].decode()}: {headers['message'].decode()}")
+        self._ledger.moved.set()
+
+    async def _assign(self) -> None:
+        """All partitions, from their beginning: the topics are this run's own."""
+        places = [TopicPartition(topic, n) for topic in self._read for n in range(await self._partitions(topic))]
+        self._consumer.assign(places)
+        for place in places:
+            self._consumer.seek(place, 0)
+
+    async def _partitions(self, topic: str) -> int:
+        return len(await self._producer.partitions_for(topic))
+
+    async def _stop(self) -> None:
+        """Disconnects. What a broker that is gone still owes us isn't waited for."""
+        for client in (self._producer, self._consumer):
+            await asyncio.wait([asyncio.create_task(client.stop())], timeout=STOP_S)

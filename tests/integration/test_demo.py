@@ -1,0 +1,167 @@
+"""scripts/demo purchases as people run it: what it promises, and that nothing is left behind, however it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import psutil
+import pytest
+
+from engine.embedded import PORT
+from examples.purchases.data import PURCHASES, observations
+from examples.purchases.versions import trained
+from tests.kafka import Broker
+from tests.worker import ROOT, answers, free_port, until
+
+FEW: Sequence[str] = ("--events", "5000")
+START_S = 60.0
+
+
+class Run:
+    """A demo in a process of its own, with its output in a file."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        self.port = free_port()
+        self.path = folder / "demo.log"
+        self._command = [*arguments, "--web-port", str(self.port)]
+        self._processes: list[psutil.Process] = []
+
+    def start(self) -> Self:
+        with self.path.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "examples.purchases.demo", *self._command],
+                cwd=ROOT,
+                env=os.environ | {"PYTHONUNBUFFERED": "1"},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        return self
+
+    @property
+    def output(self) -> str:
+        return self.path.read_text()
+
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    def wait_for(self, text: str, within_s: float = START_S) -> None:
+        """Returns when it has written that, and remembers what it has started by then."""
+        until(lambda: text in self.output or not self.running, within_s, what=f"{text!r} is written")
+        assert text in self.output, self.output
+        self._processes = psutil.Process(self._process.pid).children(recursive=True)
+        assert self._processes
+
+    def send(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def ended(self, within_s: float = START_S) -> int:
+        """Its exit status, once it has ended."""
+        until(lambda: not self.running, within_s, what=f"the demo has ended\n{self.output}")
+        return int(self._process.returncode)
+
+    def left(self) -> list[psutil.Process]:
+        """What it started and what still lives."""
+        return [p for p in self._processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+
+    def close(self) -> None:
+        """Ends it, and all that it has started, whatever the state."""
+        for process in [*self.left(), *([self._process] if self.running else [])]:
+            process.kill()
+        self._process.wait(10)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _models() -> None:
+    """Trained once for all runs: each finds them in the cache."""
+    trained(observations())
+
+
+@pytest.fixture
+def run(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Run]:
+    """A demo with the arguments of the test's parameter, on a broker of its own."""
+    if answers(PORT):
+        pytest.skip(f"port {PORT}, the embedded broker's, is taken: the demo would share that broker")
+    run = Run(tmp_path, *request.param).start()
+    yield run
+    run.close()
+
+
+few = pytest.mark.parametrize("run", [FEW], indirect=True, ids=["few"])
+
+
+@pytest.mark.parametrize("run", [[*FEW, "--keep"]], indirect=True, ids=["few"])
+def test_it_goes_on_with_keep_until_it_is_interrupted_and_then_leaves_nothing_behind(run: Run) -> None:
+    run.wait_for("It goes on until Ctrl-C", within_s=90)
+    assert "\nNO " not in run.output, run.output
+    customer = run.output.partition("/tables/sessions/")[2].split()[0]
+    row = get(f"http://127.0.0.1:{run.port}/tables/sessions/{customer}")
+    assert row["count"] >= 1
+    assert get(f"http://127.0.0.1:{run.port}/models")["models"]["repeat-purchase"]["version"] == "2"
+
+    run.send(signal.SIGINT)
+    assert run.ended() == 0, run.output
+    assert "yes  the worker stopped cleanly" in run.output
+    assert run.left() == []
+    assert not answers(PORT)
+
+
+def test_on_apache_kafka_no_purchase_is_answered_twice(kafka: Broker, tmp_path: Path) -> None:
+    run = Run(tmp_path, *FEW, "--broker", kafka.url).start()
+    try:
+        assert run.ended(90) == 0, run.output
+        assert "yes  no purchase was answered twice" in run.output
+        assert "none missing, 0 repeated" in run.output
+    finally:
+        run.close()
+
+
+@few
+def test_ctrl_c_on_the_way_leaves_nothing_behind(run: Run) -> None:
+    run.wait_for("partitions open")
+    run.send(signal.SIGINT)
+    assert run.ended() == 130, run.output
+    assert run.left() == []
+
+
+@few
+def test_kill_nine_leaves_nothing_behind_either(run: Run) -> None:
+    run.wait_for("partitions open")
+    run.send(signal.SIGKILL)
+    run.ended()
+    until(lambda: not run.left(), 30, what="the worker and its broker are gone")
+
+
+@few
+def test_a_worker_that_dies_ends_the_demo_with_its_last_words(run: Run) -> None:
+    run.wait_for("partitions open")
+    (worker,) = [process for process in run.left() if process.name() != "sh" and "faust" in process.cmdline()]
+    worker.kill()
+    assert run.ended() == 1, run.output
+    assert "demo: the worker ended" in run.output
+    assert "the end of its log:" in run.output
+    until(lambda: not run.left(), 10, what="its broker is gone")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("run", [[]], indirect=True, ids=["all"])
+def test_all_purchases_are_answered_and_both_versions_are_as_good_as_promised(run: Run) -> None:
+    assert run.ended(240) == 0, run.output
+    assert f"{PURCHASES:,}, none missing, 0 repeated, 0 dead letters" in run.output
+    assert "yes  both versions reach an AUC of 0.73" in run.output
+    assert "\nNO " not in run.output
+
+
+def get(url: str) -> Any:
+    with urllib.request.urlopen(url, timeout=5) as response:
+        return json.load(response)
