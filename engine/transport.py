@@ -33,8 +33,11 @@ BIG: Final = 200
 YIELDS: Final = 10
 GATHER_S: Final = 0.002
 """Small polls follow each other no faster: a few ms of arrivals make one batch."""
-FETCH_WAIT_MS: Final = 5
-FETCH_MIN_BYTES: Final = 16_384
+BUSY: Final = (5, 16_384)
+"""Most ms that the broker waits, and the bytes that it waits for, while records flow: fewer, fuller answers."""
+QUIET: Final = (100, 1)
+"""And while none do: 10 requests a second instead of 160, and the first record comes at once."""
+QUIET_S: Final = 0.5
 STOP_S: Final = 5.0
 """Seconds that leaving the group may take."""
 POSITIONS_S: Final = 1.0
@@ -95,8 +98,8 @@ class TaskConsumer(faust_consumer.Consumer):
             isolation_level="read_committed",
             max_poll_records=MAX_POLL,
             max_partition_fetch_bytes=max(1 << 20, settings.max_record + 65_536),
-            fetch_max_wait_ms=FETCH_WAIT_MS,
-            fetch_min_bytes=FETCH_MIN_BYTES,
+            fetch_max_wait_ms=QUIET[0],
+            fetch_min_bytes=QUIET[1],
             request_timeout_ms=int(conf.broker_request_timeout * 1e3),
             session_timeout_ms=session_ms,
             rebalance_timeout_ms=session_ms,
@@ -160,7 +163,10 @@ class TaskConsumer(faust_consumer.Consumer):
                 records = await self._fetched(readable, 0.2 if all_readable else 0.05)
                 if not records:
                     big = False
+                    if time.monotonic() - last_read > QUIET_S:
+                        self._pace(QUIET)
                     continue
+                self._pace(BUSY)
                 last_read = time.monotonic()
                 slices = self._accept(records, current=epoch == engine.epoch)
                 big = sum(s.size for group in slices.values() for s in group) > BIG
@@ -197,6 +203,10 @@ class TaskConsumer(faust_consumer.Consumer):
             # Never with an empty list: there that means every partition.
             records = await fetcher.fetched_records(set(partitions), timeout=timeout, max_records=MAX_POLL)
         return cast(dict[TopicPartition, list[Record]], records)
+
+    def _pace(self, pace: tuple[int, int]) -> None:
+        fetcher = self.kafka._fetcher
+        fetcher._fetch_max_wait_ms, fetcher._fetch_min_bytes = pace
 
     def _accept(self, fetched: Mapping[TopicPartition, list[Record]], current: bool) -> dict[str, list[Slice[Any]]]:
         slices: dict[str, list[Slice[Any]]] = {}

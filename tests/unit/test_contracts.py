@@ -63,7 +63,7 @@ def test_a_full_batch_says_none_and_takes_headers() -> None:
     [
         (AIOKafkaConsumer, ["_fetcher", "_coordinator", "_closed"]),
         (aiokafka.AIOKafkaProducer, ["_txn_manager"]),
-        (Fetcher, ["_closed", "_fetch_task", "_subscriptions"]),
+        (Fetcher, ["_closed", "_fetch_task", "_subscriptions", "_fetch_max_wait_ms", "_fetch_min_bytes"]),
         (GroupCoordinator, ["generation", "_coordination_task", "_metadata_snapshot"]),
         (faust_consumer.Consumer, ["flow_active", "can_resume_flow", "callback"]),
         (faust.Worker, ["spinner"]),
