@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cache
 from itertools import islice, repeat, starmap
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -139,15 +139,15 @@ class Scorer:
         s.records = [record for i, record in enumerate(s.records) if i not in broken]
 
 
-Answer = tuple[str, str, str, msgspec.Struct, float | None, bool, bool | None, bool]
+Answer = tuple[str, str, str, dict[str, float], float | None, bool, bool | None, bool]
 """Model, version, label, scores, confidence, low confidence, decision, out of order."""
 
 
 @cache
-def scores_type(labels: tuple[str, ...]) -> Callable[..., msgspec.Struct]:
+def scores_type(labels: tuple[str, ...]) -> Callable[..., dict[str, float]]:
     """A struct with a field a label: a quarter of a dict's price, and the same JSON."""
     fields = [(f"label_{i}", float, msgspec.field(name=label)) for i, label in enumerate(labels)]
-    return msgspec.defstruct("Scores", fields, gc=False)
+    return cast(Callable[..., dict[str, float]], msgspec.defstruct("Scores", fields, gc=False))
 
 
 class _Plan:

@@ -82,7 +82,7 @@ def profile(lab: Lab, load: Load) -> Iterator[Result]:
         f"scoring: parts of {OURS.name}",
         drained.us,
         UNIT,
-        lab.conditions(**OURS.settings, events=events, note="parts are sampled every 2 ms of CPU, start and warm-up included"),
+        lab.conditions(**OURS.settings, events=events, note="parts are sampled, start and warm-up included"),
         parts,
     )
 

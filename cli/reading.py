@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from core.topics import TopicSpec
+from engine.admin import TopicAdmin
 from engine.codec import codec_of
 from engine.connection import Connection
 
@@ -17,21 +18,24 @@ CHUNK: Final = 500
 """Records of one read."""
 
 
-async def partitions_of(consumer: AIOKafkaConsumer, name: str) -> list[TopicPartition]:
-    """The partitions that the broker has of a topic; none when it has no such topic."""
-    topics = await consumer.topics()
-    found = consumer.partitions_for_topic(name) if name in topics else None
-    return [TopicPartition(name, number) for number in sorted(found or ())]
+async def partitions_of(connection: Connection, *names: str) -> list[TopicPartition]:
+    """The partitions that the broker has of these topics; none of those that it doesn't have."""
+    async with TopicAdmin(connection.bootstrap, connection.security) as admin:
+        shapes = await admin.shapes()
+    return [
+        TopicPartition(name, number) for name in names if name in shapes for number in range(shapes[name].partitions)
+    ]
 
 
 async def ends(connection: Connection, names: list[str]) -> dict[str, dict[int, int]]:
     """Topic -> partition -> its end offset, for the topics that exist."""
-    async with AIOKafkaConsumer(**connection.options) as consumer:
-        found = [tp for name in names for tp in await partitions_of(consumer, name)]
-        offsets: dict[str, dict[int, int]] = {}
-        for tp, end in (await consumer.end_offsets(found)).items() if found else ():
-            offsets.setdefault(tp.topic, {})[tp.partition] = end
-        return offsets
+    found = await partitions_of(connection, *names)
+    offsets: dict[str, dict[int, int]] = {}
+    if found:
+        async with AIOKafkaConsumer(**connection.options) as consumer:
+            for tp, end in (await consumer.end_offsets(found)).items():
+                offsets.setdefault(tp.topic, {})[tp.partition] = end
+    return offsets
 
 
 async def to_the_end(
@@ -58,11 +62,10 @@ async def newest(connection: Connection, topic: TopicSpec[E]) -> dict[str, E]:
     """A compacted topic: the newest value of each key, deleted ones left out. Raises what its decoder raises."""
     decode = codec_of(topic.value).decode
     raw: dict[str, bytes | None] = {}
-    async with AIOKafkaConsumer(
-        **connection.options, isolation_level=connection.isolation, auto_offset_reset="earliest"
-    ) as consumer:
-        partitions = await partitions_of(consumer, connection.settings.topic_prefix + topic.name)
-        if partitions:
+    partitions = await partitions_of(connection, connection.settings.topic_prefix + topic.name)
+    if partitions:
+        options = {**connection.options, "isolation_level": connection.isolation, "auto_offset_reset": "earliest"}
+        async with AIOKafkaConsumer(**options) as consumer:
             async for _, records in to_the_end(consumer, dict.fromkeys(partitions, 0)):
                 raw.update({(r.key or b"").decode("utf-8", "backslashreplace"): r.value for r in records})
     return {key: decode(value) for key, value in sorted(raw.items()) if value is not None}

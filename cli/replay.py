@@ -28,6 +28,9 @@ ORIGIN = frozenset({"source", "error", "message", "time"})
 """Headers of a dead letter that tell of the failure, and stay behind."""
 
 
+TRUNCATED = "was too large to be kept whole"
+
+
 @dataclass(frozen=True, slots=True)
 class Filter:
     """Which letters are meant: all, those of one topic, those of one error."""
@@ -37,6 +40,11 @@ class Filter:
     source: str | None
     error: str | None
 
+    @property
+    def narrow(self) -> bool:
+        """Whether letters that could go back are left out."""
+        return self.source is not None or self.error is not None
+
     def refusal(self, headers: Mapping[str, bytes]) -> str | None:
         """Why a letter stays, or None when it is to be replayed."""
         topic, partition = origin(headers)
@@ -44,7 +52,7 @@ class Filter:
         if (self.source is not None and topic != self.source) or (self.error is not None and error != self.error):
             return "not asked for"
         if "truncated" in headers:
-            return "was too large to be kept whole"
+            return TRUNCATED
         if partition >= self.topics.get(topic, 0):
             return "its source is no input topic of this application"
         return None
@@ -119,14 +127,16 @@ async def replay(connection: Connection, wanted: Filter, dry_run: bool) -> Tally
         auto_offset_reset="earliest",
     )
     tally = Tally()
+    partitions = await partitions_of(connection, settings.topic_prefix + DEAD_LETTERS.name)
+    if not partitions:
+        return tally
     async with AsyncExitStack() as held:
         if not dry_run:
             await held.enter_async_context(producer)  # first: it fences another replay, which then notes nothing more
         await held.enter_async_context(consumer)
-        partitions = await partitions_of(consumer, settings.topic_prefix + DEAD_LETTERS.name)
-        if not partitions:
-            return tally
         progress = await _progress(connection, group, partitions)
+        if wanted.narrow and not (dry_run or transactional):
+            await _check_memory(connection, group, consumer, progress)
         async for tp, letters in to_the_end(consumer, {tp: progress[tp].start for tp in partitions}):
             chosen = _choose(tp, letters, progress[tp], wanted, tally)
             if dry_run:
@@ -141,6 +151,23 @@ async def replay(connection: Connection, wanted: Filter, dry_run: bool) -> Tally
                 await _send(producer, chosen)
                 await consumer.commit({tp: (offset, metadata)})
     return tally
+
+
+async def _check_memory(
+    connection: Connection, group: str, consumer: AIOKafkaConsumer, progress: Mapping[TopicPartition, Progress]
+) -> None:
+    """Raises UsageError for a broker that keeps offsets without their metadata, as the embedded one does."""
+    tp, before = next(iter(progress.items()))
+    consumer.assign([tp])
+    offset, left = before.encode()
+    await consumer.commit({tp: (offset, f"{left},")})
+    async with TopicAdmin(connection.bootstrap, connection.security) as admin:
+        noted = await admin.client.list_consumer_group_offsets(group, partitions=[tp])
+    if not noted[tp].metadata.endswith(","):
+        raise UsageError(
+            "this broker can't remember which letters a filter leaves out, so they would be lost to later replays: "
+            "replay without --source and --error"
+        )
 
 
 async def _progress(
@@ -162,7 +189,8 @@ def _choose(tp: TopicPartition, letters: list[Any], progress: Progress, wanted: 
         headers = {name: value or b"" for name, value in letter.headers}
         why_not = wanted.refusal(headers)
         if why_not is not None:
-            progress.kept(letter.offset)
+            # One that can never go back needs no remembering.
+            (progress.replayed if why_not == TRUNCATED else progress.kept)(letter.offset)
             tally.left[why_not] += 1
             continue
         progress.replayed(letter.offset)

@@ -51,7 +51,7 @@ class Prediction(msgspec.Struct, gc=False, omit_defaults=True):
     model: str
     version: str
     label: str
-    scores: dict[str, float] | msgspec.Struct
+    scores: dict[str, float]
     """label -> probability; {"value": v} of a regressor."""
     confidence: float | None
     """None for regressors that declare no interval."""

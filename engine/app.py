@@ -20,7 +20,7 @@ from mode import loop as mode_loop
 
 from core.errors import DataFolderError, FatalError, HomunculusError, SettingsError, UsageError
 from core.settings import Settings
-from core.topics import ALL, TopicSpec, changelog
+from core.topics import ALL, changelog
 from engine import logs
 from engine.admin import ensure_topics
 from engine.agent import Agent, declared
@@ -217,8 +217,8 @@ class App(faust.App):
         bind = str(self.conf.web_bind or "")
         if self.conf.web_enabled and not _loopback(bind) and self.settings.web_token is None:
             raise SettingsError(
-                f"the web views would listen on {bind or 'every address'} without a token: set HOMUNCULUS_WEB_TOKEN, or "
-                "bind to 127.0.0.1"
+                f"the web views would listen on {bind or 'every address'} without a token: set HOMUNCULUS_WEB_TOKEN, "
+                "or bind to 127.0.0.1"
             )
 
     async def on_shutdown(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from core.errors import OutputTooLargeError, UsageError
@@ -137,7 +138,7 @@ class Slice(Generic[E]):
             parts.append(part)
         if not parts or self.stale:
             return parts
-        for part, following in zip(parts, parts[1:], strict=False):
+        for part, following in pairwise(parts):
             part.last = following.first - 1
         parts[-1].last = self.last
         parts[-1].size += self.size - len(parts)

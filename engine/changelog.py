@@ -138,10 +138,11 @@ class Changelog:
         count = 0
         said = time.monotonic()
         items: dict[bytes, bytes | None] = {}
-        async for records in _chunks(consumer, tp, start):
-            if complete is not None and records[-1].offset >= complete:
-                orphans.update(r.key for r in records if r.offset >= complete and r.key is not None)
-                records = [r for r in records if r.offset < complete]
+        async for chunk in _chunks(consumer, tp, start):
+            records = chunk
+            if complete is not None and chunk[-1].offset >= complete:
+                orphans.update(r.key for r in chunk if r.offset >= complete and r.key is not None)
+                records = [r for r in chunk if r.offset < complete]
             items.update([(r.key, r.value) for r in records])  # type: ignore[misc]  # ours, so they have keys
             count += len(records)
             if len(items) >= _CHUNK:

@@ -134,7 +134,8 @@ class Engine:
         """Puts the consumer where tasks go on. A position that the topic no longer has becomes its beginning."""
         begins = await self.consumer.beginning_offsets(list(positions))
         ends = await self.consumer.end_offsets(list(positions))
-        for tp, position in positions.items():
+        for tp, wanted in positions.items():
+            position = wanted
             if position > ends[tp] and not self.settings.embedded:
                 log.warning(
                     "%s/%d was at %d but ends at %d: it was made anew; reading it from its start",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, Final
 
 from aiokafka import AIOKafkaProducer, TopicPartition
@@ -98,24 +98,18 @@ class PartitionProducer:
 
     async def stop(self, within_s: float = 5.0) -> None:
         """Closes the connection; an open transaction is aborted by the next owner, or times out."""
-        try:
+        # It is being thrown away, and what it left open the next InitProducerId ends.
+        with suppress(KafkaError, TimeoutError, OSError):
             await asyncio.wait_for(self._producer.stop(), within_s)
-        except (KafkaError, TimeoutError, OSError):
-            pass  # it is being thrown away, and what it left open the next InitProducerId ends
 
 
-class _as_ours:
+@contextmanager
+def _as_ours(partition: int) -> Iterator[None]:
     """Turns aiokafka's errors into ours."""
-
-    def __init__(self, partition: int) -> None:
-        self._partition = partition
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, (ProducerFenced, InvalidProducerEpoch)):
-            raise FencedError(self._partition) from error
-        if isinstance(error, (KafkaError, OSError, TimeoutError, AssertionError)):
-            # AssertionError: aiokafka's state machine when a failed transaction is used once more.
-            raise TaskError(f"partition {self._partition}: the broker did not take a write: {error!r}") from error
+    try:
+        yield
+    except (ProducerFenced, InvalidProducerEpoch) as error:
+        raise FencedError(partition) from error
+    except (KafkaError, OSError, TimeoutError, AssertionError) as error:
+        # AssertionError: aiokafka's state machine when a failed transaction is used once more.
+        raise TaskError(f"partition {partition}: the broker did not take a write: {error!r}") from error

@@ -1,4 +1,4 @@
-"""Records that a worker writes for itself, outside any partition: its model status, its own alerts, control requests."""
+"""Records that a worker writes for itself, outside any partition: model status, alerts of its own, control requests."""
 
 from __future__ import annotations
 

@@ -74,6 +74,7 @@ class Shard(ABC):
         """RocksDB has what was handed over."""
         self._writing = {}
 
+    @abstractmethod
     def tidy(self, unfinished: Iterable[Slice[Any]]) -> None:
         """After a checkpoint: gives back memory that neither a commit nor these slices need."""
 
@@ -140,6 +141,9 @@ class KeyValueShard(Shard):
     def absorb(self, items: Items) -> None:
         super().absorb(items)
         self._sending = {}
+
+    def tidy(self, unfinished: Iterable[Slice[Any]]) -> None:
+        """Nothing to do: what RocksDB has is not kept here."""
 
     def _recent(self) -> set[bytes]:
         return super()._recent() | self._dirty.keys() | self._sending.keys()

@@ -1,4 +1,4 @@
-"""One object owns all of a partition: producer, store, source positions, staged outputs. It is the unit of everything."""
+"""One object owns all of a partition: producer, store, positions, staged outputs. It is the unit of everything."""
 
 from __future__ import annotations
 

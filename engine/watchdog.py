@@ -1,4 +1,4 @@
-"""Consumers that die quietly are what people fear most of Faust: here silence is noticed, told, and ends the process."""
+"""Consumers that die quietly are what people fear of Faust: here silence is noticed, told, and ends the process."""
 
 from __future__ import annotations
 

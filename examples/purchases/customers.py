@@ -40,6 +40,8 @@ def chosen(latest: Mapping[str, Answer], purchases: Purchases) -> list[str]:
     """Customers whose 60 days aren't over yet, spread over the scores, the most promising first."""
     undecided = [answer for answer in latest.values() if not purchases.known(answer.ts)]
     ranked = sorted(undecided, key=lambda answer: (-answer.scores[RETURNS], answer.session))
+    if not ranked:
+        return []
     places = [round(place * (len(ranked) - 1) / (SHOWN - 1)) for place in range(SHOWN)]
     return list(dict.fromkeys(ranked[place].session for place in places))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import secrets
 import signal
 import sys
@@ -24,13 +25,13 @@ from core.errors import HomunculusError
 from core.events import Observation
 from core.settings import EMBEDDED
 from core.topics import ALERTS, OBSERVATIONS, PREDICTIONS
-from engine import embedded
 from engine.connection import client_options
+from engine.embedded import HOST, PORT, Answer, answer_at
 from examples.purchases import customers, versions
 from examples.purchases.data import CUSTOMERS, PURCHASES, observations
 from examples.purchases.labels import HORIZON_MS, Purchases
 from examples.purchases.ledger import Ledger
-from examples.purchases.replay import Replay
+from examples.purchases.replay import Replay, StalledError
 from examples.purchases.report import Report
 from examples.purchases.screen import Screen
 from examples.purchases.train import LEARN_MS, NAME
@@ -61,13 +62,13 @@ class Demo:
         """Nothing that the models learnt from reaches behind it."""
         self._change = _middle(events, self._known_from)
         self._prefix = f"purchases-{secrets.token_hex(3)}-"
-        self._transactions = broker != EMBEDDED
-        url = f"kafka://{embedded.HOST}:{embedded.PORT}" if broker == EMBEDDED else broker
+        self._embedded = broker == EMBEDDED
+        url = f"kafka://{HOST}:{PORT}" if self._embedded else broker
         self._bootstrap, security = client_options(url)
         self._options = {"bootstrap_servers": self._bootstrap, **security}
         self._settings: dict[str, object] = {
             "broker": broker,
-            "app_id": "purchases",
+            "app_id": self._prefix.rstrip("-"),
             "topic_prefix": self._prefix,
             "partitions": PARTITIONS,
             "model_store": store.absolute(),
@@ -81,10 +82,12 @@ class Demo:
         Raises HomunculusError or KafkaError when it can't go on.
         """
         screen, ledger = self._screen, self._ledger
+        shared = not self._embedded or await answer_at(HOST, PORT) is Answer.BROKER
         async with Worker(folder, {**self._settings, "data_dir": folder / "data"}) as worker:
             with screen.step("worker") as step:
                 await worker.opened(PARTITIONS, START_S)
-                step.result = f"{PARTITIONS} partitions open, web views at {worker.url}"
+                whose = "on the broker that runs" if shared else "with a broker of its own"
+                step.result = f"{whose} at {self._bootstrap}: {PARTITIONS} partitions open, web views at {worker.url}"
             asked_at = await _beside(self._stream(worker), worker.ended())
             five = [
                 customers.customer(ledger.latest[session], await worker.row("sessions", session), self._events)
@@ -93,14 +96,17 @@ class Demo:
             report = Report(ledger, OLD, NEW, asked_at, five, ledger.judge.verdicts(self._known_from))
             screen.summary(report.lines())
             screen.customers(five)
-            claims = list(report.claims(repeats=not self._transactions))
+            claims = list(report.claims(repeats=self._embedded))
+            shown = 0
             if keep:
                 screen.verdict(claims)
-                screen.line(self._how_to_go_on(worker, five[0].session))
+                shown = len(claims)
+                screen.line(self._how_to_go_on(worker))
                 await _until_interrupted(worker)
-            status = await worker.stop()
-            claims.append((status == 0, "the worker stopped cleanly, and its broker with it"))
-            screen.verdict(claims[-1:] if keep else claims)
+            claims.append((await worker.stop() == 0, "the worker stopped cleanly"))
+            if not shared:
+                claims.append((await answer_at(HOST, PORT) is Answer.NOBODY, "its broker has gone with it"))
+            screen.verdict(claims[shown:])
             return 0 if all(held for held, _ in claims) else 1
 
     async def _stream(self, worker: Worker) -> float:
@@ -112,14 +118,18 @@ class Demo:
                 await worker.ready(LIVE_S)
                 step.result = f'{NAME}@{OLD} is live: {{"active": "{OLD}"}} was published on control'
             screen.line()
-            await _beside(replay.send(self._change, NEW), replay.read(), screen.follow(ledger.progress))
+            try:
+                await _beside(replay.send(self._change, NEW), replay.read(), screen.follow(ledger.progress))
+            except StalledError as error:
+                raise worker.error(str(error)) from error
             screen.line(f"{ledger.answered:>7,} of {len(self._events):,} events are answered")
             await replay.read_rest()
             if not ledger.answered:
                 raise worker.error(f"not one event was answered: {ledger.refused[0]}")
             return replay.requested_at[NEW]
 
-    def _how_to_go_on(self, worker: Worker, session: str) -> str:
+    def _how_to_go_on(self, worker: Worker) -> str:
+        session = self._events[-1].session
         topics = ", ".join(self._prefix + topic.name for topic in (OBSERVATIONS, PREDICTIONS, ALERTS))
         return f"""
 It goes on until Ctrl-C. Meanwhile:
@@ -220,6 +230,8 @@ def _demo(options: argparse.Namespace, screen: Screen) -> int:
         events = sample(events, options.events)
     web_port = options.web_port or free_port(WEB_PORT)
     with tempfile.TemporaryDirectory(prefix="homunculus-demo-") as folder:
+        # What aiokafka tells of lost connections; what comes of them is said by errors of ours.
+        logging.basicConfig(filename=Path(folder, "demo.log"), level=logging.WARNING)
         demo = Demo(events, store, options.broker, web_port, screen)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_guarded(demo, Path(folder), keep=options.keep))

@@ -79,9 +79,14 @@ class Screen:
 
     def customers(self, customers: Sequence[Customer]) -> None:
         """Their state, and what the model expects of them."""
-        table = Table(title="Five customers, as the worker knows them", title_justify="left", box=None, padding=(0, 2))
+        table = Table(
+            title="Customers whose 60 days aren't over, as the worker knows them",
+            title_justify="left",
+            box=None,
+            padding=(0, 2),
+        )
         table.add_column("customer")
-        for name in ("purchases", "dollars", "first", "last", "buys again within 60 days", "says version"):
+        for name in ("purchases", "dollars", "first", "last", "buys again", "says version"):
             table.add_column(name, justify="right")
         for each in customers:
             table.add_row(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -57,14 +56,14 @@ def content(store: PartitionStore) -> dict[bytes, bytes]:
 
 
 @pytest.fixture(params=[Guarantee.EXACTLY_ONCE, Guarantee.AT_LEAST_ONCE])
-async def rig(broker: Broker, prefix: str, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
+async def rig(broker: Broker, prefix: str, tmp_path: Path, request: pytest.FixtureRequest) -> Rig:
     settings = Settings(app_id=f"{prefix}app", topic_prefix=prefix, partitions=1, guarantee=request.param)
     connection = await connect(settings, broker.url)
     if connection.guarantee is not request.param:
         pytest.skip("this broker has no transactions")
     specs = [changelog(settings.app_id, name) for name in (TABLE, POSITIONS)]
     await ensure_topics(broker.bootstrap, specs, settings)
-    yield Rig(connection, tmp_path)
+    return Rig(connection, tmp_path)
 
 
 async def test_a_new_owner_finds_what_was_committed_with_its_positions(rig: Rig) -> None:

@@ -112,6 +112,7 @@ def test_it_goes_on_with_keep_until_it_is_interrupted_and_then_leaves_nothing_be
     run.send(signal.SIGINT)
     assert run.ended() == 0, run.output
     assert "yes  the worker stopped cleanly" in run.output
+    assert "yes  its broker has gone with it" in run.output
     assert run.left() == []
     assert not answers(PORT)
 
@@ -151,6 +152,18 @@ def test_a_worker_that_dies_ends_the_demo_with_its_last_words(run: Run) -> None:
     assert "demo: the worker ended" in run.output
     assert "the end of its log:" in run.output
     until(lambda: not run.left(), 10, what="its broker is gone")
+
+
+@few
+def test_two_at_once_share_a_broker_and_nothing_else(run: Run, tmp_path: Path) -> None:
+    run.wait_for("partitions open")
+    (tmp_path / "other").mkdir()
+    other = Run(tmp_path / "other", "--events", "1000", "--keep").start()
+    try:
+        other.wait_for("on the broker that runs at")
+        assert run.ended(90) == 0, run.output
+    finally:
+        other.close()
 
 
 @pytest.mark.long

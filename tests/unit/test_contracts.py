@@ -120,8 +120,9 @@ def test_a_message_takes_any_value_and_its_place_in_the_call() -> None:
         "tp",
         "time_in",
     ]
-    message = ConsumerMessage("t", 0, 7, 1.0, 0, None, None, [1, 2], None, 0, 0, None, generation_id=3)  # type: ignore[arg-type]
-    assert message.value == [1, 2]  # type: ignore[comparison-overlap]
+    anything: Any = [1, 2]
+    message = ConsumerMessage("t", 0, 7, 1.0, 0, None, None, anything, None, 0, 0, None, generation_id=3)
+    assert message.value is anything
     assert message.generation_id == 3
 
 

@@ -107,11 +107,12 @@ def test_a_closed_store_is_an_error_that_reopens_the_task(rig: Rig) -> None:
         visits.get("ann")
 
 
+Then = st.sampled_from(["finish", "undo", "checkpoint"])
 Step = st.tuples(st.sampled_from(["put", "delete"]), st.sampled_from("abc"), st.integers(0, 9))
 
 
 @settings(max_examples=25, deadline=None)  # each opens a RocksDB
-@given(slices=st.lists(st.tuples(st.lists(Step, max_size=4), st.sampled_from(["finish", "undo", "checkpoint"])), max_size=20))
+@given(slices=st.lists(st.tuples(st.lists(Step, max_size=4), Then), max_size=20))
 def test_only_finished_slices_leave_a_trace(tmp_path_factory: pytest.TempPathFactory, slices: list[Any]) -> None:
     rig = Rig(tmp_path_factory.mktemp("table") / "p")
     expected: dict[str, int] = {}
