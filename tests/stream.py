@@ -191,6 +191,7 @@ class Reader:
         self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 2})
         self._positions: dict[int, int] = {}
         self._at_end: set[int] = set()
+        self.trouble: KafkaException | None = None
 
     def catch_up(self, within_s: float = 30.0) -> int:
         """Reads on to what is committed now; returns how many records were read in all, 0 while there is no topic."""
@@ -200,7 +201,7 @@ class Reader:
         ends = self._ends()
         self._read()  # at least once: Tansu's answer can be too small
         while ends is None or any(self._positions[partition] < end for partition, end in ends.items()):
-            assert time.monotonic() < deadline, f"{self.topic} ends at {ends}, read are {self._positions}"
+            assert time.monotonic() < deadline, f"{self.topic}: {ends=}, read {self._positions}, {self.trouble=}"
             self._read()
             ends = ends or self._ends()
         return len(self.records)
@@ -245,28 +246,18 @@ class Reader:
         return True
 
     def _ends(self) -> dict[int, int] | None:
-        """What is committed now, a partition; None while the broker can't say."""
+        """What is committed now, a partition; None while the broker can't say, and then `trouble` is why."""
         wanted = {TopicPartition(self.topic, partition): OffsetSpec.latest() for partition in self._positions}
         futures = self._admin.list_offsets(wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=10)
         try:
             return {asked.partition: future.result().offset for asked, future in futures.items()}
-        except KafkaException as error:
-            if error.args[0].code() not in _PASSING:
-                raise
+        except KafkaException as error:  # no leader yet, or the broker starts: the caller has a limit
+            self.trouble = error
             return None
 
 
-_PASSING: Final = {
-    KafkaError._ALL_BROKERS_DOWN,
-    KafkaError._NOENT,
-    KafkaError._RESOLVE,
-    KafkaError._TIMED_OUT,
-    KafkaError._TRANSPORT,
-    KafkaError.LEADER_NOT_AVAILABLE,
-    KafkaError.NOT_LEADER_FOR_PARTITION,
-    KafkaError.UNKNOWN_TOPIC_OR_PART,
-}
-"""Right after a topic was made, or while a broker starts."""
+_PASSING: Final = {KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE, KafkaError._TRANSPORT}
+"""While a broker is away."""
 
 
 def _record(message: Message) -> Record:

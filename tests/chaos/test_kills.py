@@ -28,7 +28,7 @@ def test_at_least_once_on_kafka_loses_nothing_and_repeats_carry_the_same_id(rig:
 
 @pytest.mark.parametrize("kills", [pytest.param(1, id="1 kill"), MANY])
 def test_on_the_embedded_broker_nothing_is_lost_and_repeats_carry_the_same_id(embedded_rig: Rig, kills: int) -> None:
-    kill_under_load(embedded_rig, kills)
+    kill_under_load(embedded_rig, kills, session_timeout=3)
     embedded_rig.assert_exact(repeated=True)
 
 
