@@ -86,8 +86,8 @@ class Demo:
         async with Worker(folder, {**self._settings, "data_dir": folder / "data"}) as worker:
             with screen.step("worker") as step:
                 await worker.opened(PARTITIONS, START_S)
-                whose = "on the broker that runs" if shared else "with a broker of its own"
-                step.result = f"{whose} at {self._bootstrap}: {PARTITIONS} partitions open, web views at {worker.url}"
+                broker = f"{'shared' if shared else 'own'} broker at {self._bootstrap}"
+                step.result = f"{PARTITIONS} partitions open, {broker}, web at {worker.url}"
             asked_at = await _beside(self._stream(worker), worker.ended())
             five = [
                 customers.customer(ledger.latest[session], await worker.row("sessions", session), self._events)

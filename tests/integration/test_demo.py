@@ -154,16 +154,20 @@ def test_a_worker_that_dies_ends_the_demo_with_its_last_words(run: Run) -> None:
     until(lambda: not run.left(), 10, what="its broker is gone")
 
 
-@few
+@pytest.mark.parametrize("run", [[*FEW, "--keep"]], indirect=True, ids=["few"])
 def test_two_at_once_share_a_broker_and_nothing_else(run: Run, tmp_path: Path) -> None:
     run.wait_for("partitions open")
-    (tmp_path / "other").mkdir()
-    other = Run(tmp_path / "other", "--events", "1000", "--keep").start()
+    folder = tmp_path / "other"
+    folder.mkdir()
+    other = Run(folder, "--events", "1000").start()
     try:
-        other.wait_for("on the broker that runs at")
-        assert run.ended(90) == 0, run.output
+        other.wait_for("shared broker at")
+        assert other.ended(90) == 0, other.output
     finally:
         other.close()
+    run.wait_for("It goes on until Ctrl-C")
+    run.send(signal.SIGINT)
+    assert run.ended() == 0, run.output
 
 
 @pytest.mark.long
