@@ -135,7 +135,7 @@ class App(faust.App):
             await agent.run(self.engine, polls())
 
         run.__doc__ = agent.body.__doc__
-        self.agent(topic, name=agent.name)(run)
+        super().agent(topic, name=agent.name)(run)
 
     @property
     def publisher(self) -> Publisher:
@@ -153,6 +153,13 @@ class App(faust.App):
         )
 
     GlobalTable = SetTable = SetGlobalTable = Table
+
+    def agent(self, *args: Any, **options: Any) -> NoReturn:
+        """Refused: events would be finished before their state is. engine.agent.agent declares agents here."""
+        raise UsageError(
+            "app.agent is Faust's, whose events would be finished before their state is: declare the agent with "
+            "engine.agent.agent(TOPIC) (see docs/faust.md)"
+        )
 
     # -- starting and stopping ----------------------------------------------------------------------------------------
 
