@@ -1,0 +1,1 @@
+"""An application that uses what it may of Faust."""
