@@ -39,7 +39,7 @@ class Run:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "examples.purchases.demo", *self._command],
                 cwd=ROOT,
-                env=os.environ | {"PYTHONUNBUFFERED": "1"},
+                env=os.environ | {"PYTHONUNBUFFERED": "1", "TMPDIR": str(self.path.parent)},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
