@@ -51,7 +51,7 @@ class Access:
 
     def check(self, request: web.Request) -> None:
         """Raises UnauthorizedError or ForbiddenError, which say what to send."""
-        if request.path in OPEN:
+        if request.rel_url.raw_path in OPEN:  # as it came: /health%2Flive may be somebody's page
             return
         writing = request.method not in READING
         if not self.closed:
