@@ -18,6 +18,11 @@ EPOCH_MS: Final = 1_700_000_000_000
 """Event time of the first observation; each next one is a millisecond later."""
 
 
+def _client(bootstrap: str) -> dict[str, Any]:
+    """Quiet about a broker that is away, and back with it within half a second."""
+    return {"bootstrap.servers": bootstrap, "reconnect.backoff.max.ms": 500, "log_level": 2}
+
+
 class Sent(NamedTuple):
     """One observation as it was published."""
 
@@ -50,7 +55,7 @@ class Publisher:
     def __init__(self, bootstrap: str, *, idempotent: bool = True) -> None:
         self._producer = Producer(
             {
-                "bootstrap.servers": bootstrap,
+                **_client(bootstrap),
                 "partitioner": "murmur2_random",
                 "linger.ms": 5,
                 "enable.idempotence": idempotent,
@@ -58,7 +63,6 @@ class Publisher:
                 "message.max.bytes": 4_000_000,
                 "delivery.timeout.ms": 180_000,
                 "topic.metadata.propagation.max.ms": 120_000,
-                "log_level": 2,
             }
         )
         self.failed: list[str] = []
@@ -179,16 +183,16 @@ class Reader:
         self.records: list[Record] = []
         self._consumer = Consumer(
             {
-                "bootstrap.servers": bootstrap,
+                **_client(bootstrap),
                 "group.id": f"{topic}-reader",
                 "isolation.level": "read_committed",
                 "enable.auto.commit": False,
                 "enable.partition.eof": True,
                 "fetch.message.max.bytes": 4_000_000,
-                "log_level": 2,
             }
         )
-        self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 2})
+        self._bootstrap = bootstrap
+        self._admin = self._new_admin()
         self._positions: dict[int, int] = {}
         self._at_end: set[int] = set()
         self.trouble: KafkaException | None = None
@@ -253,7 +257,11 @@ class Reader:
             return {asked.partition: future.result().offset for asked, future in futures.items()}
         except KafkaException as error:  # no leader yet, or the broker starts: the caller has a limit
             self.trouble = error
+            self._admin = self._new_admin()  # the old one keeps the leader's epoch that a restart made stale
             return None
+
+    def _new_admin(self) -> AdminClient:
+        return AdminClient(_client(self._bootstrap))
 
 
 _PASSING: Final = {KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE, KafkaError._TRANSPORT}
