@@ -130,7 +130,7 @@ class Follower:
             await self._publish_failure(deployment, error)
 
     async def _publish_failure(self, deployment: Deployment, error: ModelError) -> None:
-        worker = self._engine.settings.worker
+        worker = self._engine.name
         subject = f"{deployment.model}@{deployment.active}"
         alert = Alert(
             id=f"deployments/{deployment.model}/{deployment.revision}/load_failed/{worker}/opened",
@@ -148,7 +148,7 @@ class Follower:
             log.error("The alert about %s could not be published: %r", subject, lost)
 
     async def _report(self) -> None:
-        worker = self._engine.settings.worker
+        worker = self._engine.name
         status = ModelStatus(worker=worker, models=self._engine.models.status(), ts=int(time.time() * 1e3))
         try:
             await self._publisher.publish(MODEL_STATUS, worker, status)

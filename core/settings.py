@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import socket
 from datetime import timedelta
 from enum import StrEnum
 from ipaddress import IPv4Address
@@ -117,8 +116,3 @@ class Settings(BaseSettings):
     def embedded(self) -> bool:
         """Whether the worker runs its own broker."""
         return self.broker == EMBEDDED
-
-    @property
-    def worker(self) -> str:
-        """Who this worker is: WORKER_ID, or host and web port."""
-        return self.worker_id or f"{socket.gethostname()}-{self.web_port}"

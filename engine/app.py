@@ -6,6 +6,7 @@ import asyncio
 import gc
 import logging
 import os
+import socket
 import tempfile
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from ipaddress import ip_address
@@ -178,6 +179,7 @@ class App(faust.App):
     async def _begin(self) -> None:
         settings, engine = self.settings, self.engine
         self._check_bind()
+        engine.name = settings.worker_id or f"{socket.gethostname()}-{self.conf.web_port}"  # after Faust's command line
         await self.on_started_init_web_server()  # before the broker is there: health tells what is waited for
         if self._embedded:
             await self._embedded.start()

@@ -97,8 +97,8 @@ class Changelog:
             consumer.pause(*self._tables)
             marker = await self._newest_marker(consumer)
             if marker is None:
-                marker = Marker(self._incarnation, {}, -1)
-            self._incarnation = marker.incarnation
+                marker = Marker("", {}, -1)
+            self._incarnation = marker.incarnation or self._incarnation
             if store.meta.incarnation not in ("", marker.incarnation):
                 log.warning(
                     "%s belongs to changelogs that are gone: it is rebuilt from those that are there", store.path

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -41,6 +42,8 @@ class Engine:
         self.settings = settings
         self.tables = dict(tables)
         self.models = models
+        self.name = settings.worker_id or f"{socket.gethostname()}-{settings.web_port}"
+        """Who this worker is: WORKER_ID, or host and web port."""
         self.tasks: dict[int, PartitionTask] = {}
         self.sources: set[str] = set()
         """Input topics, as the broker names them."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from datetime import timedelta
+from heapq import merge
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar, cast, get_args
 
 import msgspec
@@ -87,15 +89,14 @@ class Shard(ABC):
 
     def items(self, start: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         """Finished values from start on, in key order, at most limit; for views, not for the hot path."""
-        recent = {k: self.finished(k) for k in self._recent() if k >= start and not k.startswith(RESERVED)}
-        found: dict[bytes, bytes | None] = {}
-        for key, value in self._store.scan(self.name, start):
-            if len(found) >= limit + len(recent) or key.startswith(RESERVED):
+        recent = sorted(key for key in self._recent() if key >= start)
+        found: list[tuple[bytes, bytes]] = []
+        for key, _ in groupby(merge(recent, (key for key, _ in self._store.scan(self.name, start)))):
+            if len(found) == limit or key.startswith(RESERVED):
                 break
-            found[key] = value
-        found.update(recent)
-        kept = [(k, v) for k, v in sorted(found.items()) if v is not None]
-        return kept[:limit]
+            if (value := self.finished(key)) is not None:
+                found.append((key, value))
+        return found
 
     def _recent(self) -> set[bytes]:
         return {*self._committed, *self._writing}

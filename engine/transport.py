@@ -17,6 +17,7 @@ from faust.transport.drivers import aiokafka as driver
 from faust.types import TP, ConsumerMessage
 from mode import Service
 
+from core.errors import UsageError
 from engine.batch import Slice
 from engine.engine import Engine
 from engine.record import Record
@@ -89,7 +90,7 @@ class TaskConsumer(faust_consumer.Consumer):
         session_ms = int(settings.session_timeout * 1e3)
         engine.consumer = aiokafka.AIOKafkaConsumer(
             **engine.connection.options,
-            client_id=f"{settings.app_id}-{settings.worker}",
+            client_id=f"{settings.app_id}-{engine.name}",
             group_id=settings.app_id,
             group_instance_id=settings.worker_id,  # None, never '': that counts as a member and replaces its twin
             partition_assignment_strategy=[self.app.assignor],
@@ -120,7 +121,11 @@ class TaskConsumer(faust_consumer.Consumer):
             log.warning("The broker did not answer within %.0f s; the group will miss this worker by itself", STOP_S)
 
     async def subscribe(self, topics: Iterable[str]) -> None:
-        self.engine.sources.update(topics)
+        if unknown := set(topics) - self.engine.sources:
+            self.engine.fatal(
+                UsageError(f"{', '.join(sorted(unknown))}: only topics of @agent are read here (see docs/faust.md)")
+            )
+            return
         self.kafka.subscribe(topics=sorted(self.engine.sources), listener=_Listener(self))
 
     # -- rebalance ----------------------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ class Models:
     async def listed(self, request: web.Request) -> web.Response:
         """What is live here, what is wanted, and what the store holds."""
         models = self._app.engine.models
-        body: dict[str, Any] = {"worker": self._app.settings.worker, "models": models.status()}
+        body: dict[str, Any] = {"worker": self._app.engine.name, "models": models.status()}
         try:
             body["store"] = await asyncio.to_thread(_versions, models.store)
         except ModelError as error:

@@ -51,7 +51,7 @@ class Tables:
             for name, table in sorted(engine.tables.items())
         ]
         partitions = {"count": self._app.settings.partitions, "open": opened, "opening": opening}
-        return answers.json({"worker": engine.settings.worker, "partitions": partitions, "tables": tables})
+        return answers.json({"worker": engine.name, "partitions": partitions, "tables": tables})
 
     async def value(self, request: web.Request) -> web.Response:
         """The value of one key; the key is percent-encoded, / as %2F."""
@@ -86,7 +86,7 @@ class Tables:
         items = [{"key": _shown(key), "value": table.describe(shard, raw)} for key, raw, shard in found[:limit]]
         body: dict[str, Any] = {
             "table": table.name,
-            "worker": self._app.settings.worker,
+            "worker": self._app.engine.name,
             "partitions": sorted(n for n, task in self._app.engine.tasks.items() if task.open),
             "items": items,
             "next": items[-1]["key"] if len(found) > limit else None,
