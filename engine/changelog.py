@@ -7,14 +7,17 @@ import logging
 import time
 import uuid
 from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
 from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import KafkaError
 
 from core.settings import Guarantee
 from core.topics import changelog
 from engine.connection import Connection
+from engine.deadline import within
 from engine.outputs import Builders
 from engine.producer import PartitionProducer
 from engine.record import Record
@@ -27,6 +30,7 @@ POSITIONS: Final = "positions"
 """The changelog of markers."""
 _MARKER: Final = b"marker"
 _CHUNK: Final = 20_000
+STOP_S: Final = 5.0
 LONG: Final = 50_000
 """Records of a replay that is worth reopening the store for."""
 
@@ -127,7 +131,8 @@ class Changelog:
             self._ends = changelogs
             return read
         finally:
-            await consumer.stop()
+            with suppress(TimeoutError, KafkaError):
+                await within(STOP_S, consumer.stop())
 
     async def _replay_table(
         self, consumer: AIOKafkaConsumer, store: PartitionStore, table: str, tp: TopicPartition, marker: Marker

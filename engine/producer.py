@@ -13,8 +13,11 @@ from aiokafka.errors import InvalidProducerEpoch, KafkaError, ProducerFenced
 from core.errors import FencedError, TaskError
 from core.settings import Guarantee
 from engine.connection import Connection
+from engine.deadline import within
 from engine.outputs import Builders
 
+ANSWER_S: Final = 30.0
+"""Seconds for one step. aiokafka gives up by itself after 15, unless its sender has died: then it never would."""
 _BATCH_EXTRA: Final = 65_536
 """Room for a record's headers and frame beside the largest value."""
 
@@ -49,9 +52,9 @@ class PartitionProducer:
     async def start(self) -> None:
         """Connects; a transactional one fences the former owner and ends its open transaction."""
         with _as_ours(self.partition):
-            await self._producer.start()
+            await within(ANSWER_S, self._producer.start())
             if self.transactional:
-                await self._producer._txn_manager.wait_for_pid()
+                await within(ANSWER_S, self._producer._txn_manager.wait_for_pid())
 
     def new_builder(self) -> Any:
         """An empty record batch."""
@@ -77,7 +80,7 @@ class PartitionProducer:
             await self.begin(())
             yield
             if self.transactional:
-                await self._producer.commit_transaction()
+                await within(ANSWER_S, self._producer.commit_transaction())
                 self._open = False
 
     async def send(self, builders: Builders) -> dict[TopicPartition, int]:
@@ -92,15 +95,16 @@ class PartitionProducer:
                         future = await self._producer.send_batch(batch, target.topic, partition=target.partition)
                         sent.append((target, count, future))
             ends = {}
-            for target, count, future in sent:
-                ends[target] = (await future).offset + count
+            async with asyncio.timeout(ANSWER_S):
+                for target, count, future in sent:
+                    ends[target] = (await future).offset + count
             return ends
 
     async def stop(self, within_s: float = 5.0) -> None:
         """Closes the connection; an open transaction is aborted by the next owner, or times out."""
         # It is being thrown away, and what it left open the next InitProducerId ends.
         with suppress(KafkaError, TimeoutError, OSError):
-            await asyncio.wait_for(self._producer.stop(), within_s)
+            await within(within_s, self._producer.stop())
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from aiokafka.errors import KafkaError
 from core.errors import FatalError, FencedError, TaskError
 from engine.batch import Slice
 from engine.changelog import Changelog
+from engine.deadline import within
 from engine.offsets import OffsetTracker
 from engine.outputs import Outbox
 from engine.producer import PartitionProducer
@@ -170,7 +171,7 @@ class PartitionTask:
         """Commits the finished prefix, drops the rest, releases producer and folder. Never raises."""
         try:
             if self.open:
-                await asyncio.wait_for(self.commit(), CLOSE_S)
+                await within(CLOSE_S, self.commit())
         except (TaskError, FatalError, TimeoutError) as error:
             log.warning(
                 "Partition %d: its last commit was dropped (%s); its next owner does that work again",
@@ -180,7 +181,7 @@ class PartitionTask:
         self._closing = True
         self._drop("revoked")
         self._runner.cancel()
-        await asyncio.wait([self._runner])
+        await asyncio.wait([self._runner], timeout=CLOSE_S)
         await self._release()
 
     def _drop(self, reason: str) -> None:
@@ -199,8 +200,7 @@ class PartitionTask:
             # Whoever was cancelled while it opened must not leave it behind: it holds the folder's lock.
             await asyncio.wait([opening])
             if opening.exception() is None:
-                async with self._lock:
-                    opening.result().close()
+                opening.result().close()
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
