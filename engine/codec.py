@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast, get_origin
 
 import msgspec
 from pydantic import BaseModel, ValidationError
@@ -26,7 +27,7 @@ def codec_of(kind: type[E]) -> Codec[E]:
     """The codec of a type. msgspec's decoder raises its own errors: explain() says them for people."""
     if kind is bytes:
         return cast(Codec[E], Codec(decode=bytes, encode=bytes))
-    if issubclass(kind, BaseModel):
+    if inspect.isclass(get_origin(kind) or kind) and issubclass(get_origin(kind) or kind, BaseModel):
         return cast(Codec[E], Codec(decode=kind.model_validate_json, encode=_dump))
     return Codec(decode=msgspec.json.Decoder(kind).decode, encode=msgspec.json.Encoder().encode)
 
