@@ -27,8 +27,9 @@ def codec_of(kind: type[E]) -> Codec[E]:
     """The codec of a type. msgspec's decoder raises its own errors: explain() says them for people."""
     if kind is bytes:
         return cast(Codec[E], Codec(decode=bytes, encode=bytes))
-    if inspect.isclass(get_origin(kind) or kind) and issubclass(get_origin(kind) or kind, BaseModel):
-        return cast(Codec[E], Codec(decode=kind.model_validate_json, encode=_dump))
+    origin: Any = get_origin(kind) or kind
+    if inspect.isclass(origin) and issubclass(origin, BaseModel):
+        return cast(Codec[E], Codec(decode=cast(type[BaseModel], kind).model_validate_json, encode=_dump))
     return Codec(decode=msgspec.json.Decoder(kind).decode, encode=msgspec.json.Encoder().encode)
 
 
