@@ -14,7 +14,6 @@ import msgspec
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
-from core.settings import Guarantee
 from core.topics import changelog
 from engine.connection import Connection
 from engine.deadline import within
@@ -51,7 +50,7 @@ class Changelog:
     def __init__(self, connection: Connection, partition: int, tables: list[str]) -> None:
         app_id, prefix = connection.settings.app_id, connection.settings.topic_prefix
         self._connection = connection
-        self._transactional = connection.guarantee is Guarantee.EXACTLY_ONCE
+        self._transactional = connection.transactional
         self._topics = {t: TopicPartition(prefix + changelog(app_id, t).name, partition) for t in [*tables, POSITIONS]}
         self._tables = {tp: t for t, tp in self._topics.items()}
         self._incarnation = uuid.uuid4().hex
@@ -143,7 +142,7 @@ class Changelog:
         count = 0
         said = time.monotonic()
         items: dict[bytes, bytes | None] = {}
-        async for chunk in _chunks(consumer, tp, start):
+        async for chunk in _chunks(self._connection, consumer, tp, start):
             records = chunk
             if complete is not None and chunk[-1].offset >= complete:
                 orphans.update(r.key for r in chunk if r.offset >= complete and r.key is not None)
@@ -172,7 +171,7 @@ class Changelog:
             start = max(first, end - back)
             back *= 10
             newest: bytes | None = None
-            async for records in _chunks(consumer, tp, start):
+            async for records in _chunks(self._connection, consumer, tp, start):
                 newest = next((r.value for r in reversed(records) if r.value), newest)
             if newest is not None:
                 return msgspec.json.decode(newest, type=Marker)
@@ -201,16 +200,16 @@ def _batches(producer: PartitionProducer, items: Items) -> list[Any]:
     return builders
 
 
-async def _chunks(consumer: AIOKafkaConsumer, tp: TopicPartition, start: int) -> AsyncIterator[list[Record]]:
+async def _chunks(
+    connection: Connection, consumer: AIOKafkaConsumer, tp: TopicPartition, start: int
+) -> AsyncIterator[list[Record]]:
     """Every record from start to the end of this moment, in order."""
     first = (await consumer.beginning_offsets([tp]))[tp]
     end = (await consumer.end_offsets([tp]))[tp]
     consumer.seek(tp, max(start, first))
     consumer.resume(tp)
     try:
-        # The embedded broker's end offset can be that of the last batch's first record: the high watermark, known
-        # after the first fetch, is right.
-        while end and (await consumer.position(tp)) < max(end, consumer.highwater(tp) or 0):
+        while (await consumer.position(tp)) < connection.end(end, consumer.highwater(tp)):
             if records := (await consumer.getmany(tp, timeout_ms=200, max_records=_CHUNK)).get(tp):
                 yield records
     finally:

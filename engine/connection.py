@@ -41,9 +41,22 @@ class Connection:
         return {"bootstrap_servers": self.bootstrap, **self.security}
 
     @property
+    def transactional(self) -> bool:
+        """Whether commits are transactions."""
+        return self.guarantee is Guarantee.EXACTLY_ONCE
+
+    def end(self, asked: int, highwater: int | None) -> int:
+        """Where a partition ends for us. asked: what the broker answers; highwater: what its fetches said, if any.
+
+        With transactions it is the answer alone: the high watermark counts what isn't decided yet, which may never
+        be read. The embedded broker answers with the last batch's first record; its high watermark is right.
+        """
+        return asked if self.transactional or not asked else max(asked, highwater or 0)
+
+    @property
     def isolation(self) -> str:
         """How our own consumers read."""
-        return "read_committed" if self.guarantee is Guarantee.EXACTLY_ONCE else "read_uncommitted"
+        return "read_committed" if self.transactional else "read_uncommitted"
 
 
 def client_options(url: str) -> tuple[str, dict[str, Any]]:

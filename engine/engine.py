@@ -16,7 +16,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
 
 from core.errors import FatalError, HomunculusError
-from core.settings import Guarantee, Settings
+from core.settings import Settings
 from core.topics import TopicSpec
 from engine.connection import Connection
 from engine.profile import Profile
@@ -97,7 +97,7 @@ class Engine:
     @property
     def exactly_once(self) -> bool:
         """Whether commits are transactions."""
-        return self.connection.guarantee is Guarantee.EXACTLY_ONCE
+        return self.connection.transactional
 
     @property
     def folder(self) -> Path:

@@ -74,7 +74,7 @@ class Feed(Generic[E]):
 
     async def _at_end(self, consumer: AIOKafkaConsumer, ends: dict[TopicPartition, int]) -> bool:
         for tp, end in ends.items():
-            if end and await consumer.position(tp) < max(end, consumer.highwater(tp) or 0):
+            if await consumer.position(tp) < self._connection.end(end, consumer.highwater(tp)):
                 return False
         return True
 

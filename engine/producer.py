@@ -11,7 +11,6 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.errors import InvalidProducerEpoch, KafkaError, ProducerFenced
 
 from core.errors import FencedError, TaskError
-from core.settings import Guarantee
 from engine.connection import Connection
 from engine.deadline import within
 from engine.outputs import Builders
@@ -28,7 +27,7 @@ class PartitionProducer:
     def __init__(self, connection: Connection, partition: int) -> None:
         settings = connection.settings
         self.partition = partition
-        self.transactional = connection.guarantee is Guarantee.EXACTLY_ONCE
+        self.transactional = connection.transactional
         self._open = False
         options: dict[str, Any] = {
             **connection.options,
