@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,8 +17,10 @@ from tests.worker import ROOT, free_port
 class OwnKafka:
     """An Apache Kafka that a test may stop and start; what it holds survives that."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, properties: str = "") -> None:
+        """properties: server properties beside the usual, one key=value a line."""
         self.folder = folder
+        self.properties = properties
         self.port = free_port(2)
 
     @property
@@ -35,7 +38,12 @@ class OwnKafka:
 
     def _script(self, *arguments: str) -> None:
         done = subprocess.run(
-            [ROOT / "scripts" / "kafka", *arguments], capture_output=True, text=True, timeout=120, check=False
+            [ROOT / "scripts" / "kafka", *arguments],
+            env=os.environ | {"KAFKA_EXTRA": self.properties},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
         )
         assert done.returncode == 0, f"scripts/kafka {arguments[0]}: {done.stdout}{done.stderr}"
 
@@ -48,9 +56,9 @@ def rig(kafka: Broker, tmp_path: Path) -> Iterator[Rig]:
 
 
 @pytest.fixture
-def own_kafka(kafka: Broker, tmp_path: Path) -> Iterator[OwnKafka]:
-    """A second Kafka beside the run's, where the run has one."""
-    broker = OwnKafka(tmp_path / "kafka")
+def own_kafka(request: pytest.FixtureRequest, kafka: Broker, tmp_path: Path) -> Iterator[OwnKafka]:
+    """A second Kafka beside the run's, where the run has one; its parameter is more server properties."""
+    broker = OwnKafka(tmp_path / "kafka", getattr(request, "param", ""))
     broker.start()
     try:
         yield broker

@@ -1,0 +1,60 @@
+"""A transaction that its coordinator knows nothing of, as a broker that stops under load leaves one now and then.
+
+Then a commit's markers are missing although the coordinator takes them for written: nobody ends that transaction, and
+what comes after it stays out of sight.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from aiokafka import AIOKafkaProducer, TopicPartition
+
+from tests.chaos.conftest import OwnKafka
+from tests.rig import Rig, rig_on
+from tests.worker import until
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
+
+LETS_IT_HANG = "transaction.partition.verification.enable=false"
+"""Kafka checks with the coordinator before it takes a transactional record; this one doesn't."""
+
+
+@pytest.mark.xfail(strict=True, reason="the next commit of the same producer makes visible what hangs on predictions")
+@pytest.mark.parametrize("own_kafka", [LETS_IT_HANG], indirect=True)
+async def test_what_hangs_is_never_believed_and_holds_nothing_up(own_kafka: OwnKafka, tmp_path: Path) -> None:
+    with rig_on(own_kafka.broker, tmp_path, partitions=2) as rig:
+        worker = rig.worker("a").start()
+        rig.deploy()
+        sender = rig.sender().send(1000)
+        rig.wait_predictions()
+        assert worker.terminate() == 0
+
+        await leave_hanging(rig)
+        sender.send(1000)
+        worker.start()
+        until(worker.ready, 60, what="the worker opens behind the hanging transaction", alive=[worker])
+        sender.send(1000)
+        rig.assert_exact()
+
+
+async def leave_hanging(rig: Rig) -> None:
+    """Writes as the owner of partition 0 would, without telling the coordinator: a prediction that nobody asked for,
+    and the marker of a state that never was."""
+    app_id = f"{rig.prefix}app"
+    lies = {
+        rig.topic("predictions"): (b"s0", {"id": "lie", "event_id": "lie", "session": "s0", "version": "1"}),
+        rig.topic(f"{app_id}-positions-changelog"): (
+            b"marker",
+            {"incarnation": "lie", "positions": {}, "watermark": 0},
+        ),
+    }
+    producer = AIOKafkaProducer(bootstrap_servers=rig.broker.bootstrap, transactional_id=f"{app_id}-0")
+    await producer.start()
+    await producer.begin_transaction()
+    for topic, (key, value) in lies.items():
+        producer._txn_manager._txn_partitions.add(TopicPartition(topic, 0))  # it believes that the coordinator knows
+        await producer.send_and_wait(topic, json.dumps(value).encode(), key, partition=0)
+    await producer.stop()  # without a word to the coordinator
