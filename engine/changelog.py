@@ -63,6 +63,11 @@ class Changelog:
         """The partitions that commits write to."""
         return list(self._topics.values())
 
+    @property
+    def positions(self) -> TopicPartition:
+        """The partition of markers."""
+        return self._topics[POSITIONS]
+
     async def write(
         self, producer: PartitionProducer, changes: Mapping[str, Items], positions: dict[str, int], watermark: int
     ) -> Meta:

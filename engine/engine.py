@@ -114,6 +114,11 @@ class Engine:
             log.warning("%d partitions here: commits every %.2f s instead of %.2f s", len(self.tasks), interval, asked)
         return interval
 
+    @property
+    def output_names(self) -> list[str]:
+        """Topics that agents may write to, as the broker names them."""
+        return [self.settings.topic_prefix + name for name in sorted(self.outputs)]
+
     def topic_name(self, topic: TopicSpec[Any]) -> str:
         """How the broker names it."""
         return self.settings.topic_prefix + topic.name

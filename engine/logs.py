@@ -12,16 +12,32 @@ from core.settings import Settings
 OURS: Final = ("agents", "cli", "core", "engine", "models", "tables", "web")
 QUIET: Final = ("aiokafka", "asyncio", "faust", "mode", "aiohttp", "kafka")
 """Libraries that tell more than an operator wants; aiokafka at DEBUG alone takes a fifth of the CPU."""
+REPEAT_S: Final = 10.0
+"""Seconds in which a library's line of code is heard once."""
 PASSING: Final = ("NotLeaderForPartitionError", "NotCoordinator", "CoordinatorNotAvailable", "coordinator dead")
 """What aiokafka calls an error and tries again: every new topic and every new group goes through it."""
 
 
 class WithoutPassing(logging.Filter):
-    """Leaves out what a library has already dealt with."""
+    """Leaves out what a library has already dealt with, and what it has said a moment ago: with the broker away
+    aiokafka has thousands of lines a second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._said: dict[str, float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """False for lines that only worry."""
-        return not (record.name.startswith("aiokafka") and any(text in record.getMessage() for text in PASSING))
+        """False for lines that only worry, or repeat."""
+        if not record.name.startswith(("aiokafka", "asyncio")):
+            return True
+        text = record.getMessage()
+        if any(part in text for part in PASSING):
+            return False
+        kind = f"{record.name}:{record.lineno}"
+        again = record.created - self._said.get(kind, 0.0) < REPEAT_S
+        if not again:
+            self._said[kind] = record.created
+        return not again
 
 
 class JsonFormatter(logging.Formatter):

@@ -82,6 +82,14 @@ class PartitionProducer:
                 await within(ANSWER_S, self._producer.commit_transaction())
                 self._open = False
 
+    async def end_empty(self, targets: Iterable[TopicPartition], *, commit: bool) -> None:
+        """A transaction without records, that writes its marker to each target: it decides what is open there."""
+        with _as_ours(self.partition):
+            await self.begin(targets)
+            end = self._producer.commit_transaction if commit else self._producer.abort_transaction
+            await within(ANSWER_S, end())
+            self._open = False
+
     async def send(self, builders: Builders) -> dict[TopicPartition, int]:
         """Sends batches and waits until the broker has them. Returns the offset behind the last record of each."""
         with _as_ours(self.partition):

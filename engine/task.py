@@ -15,6 +15,7 @@ from core.errors import FatalError, FencedError, TaskError
 from engine.batch import Slice
 from engine.changelog import Changelog
 from engine.deadline import within
+from engine.hanging import end_hanging
 from engine.offsets import OffsetTracker
 from engine.outputs import Outbox
 from engine.producer import PartitionProducer
@@ -122,6 +123,10 @@ class PartitionTask:
         self._opening = asyncio.create_task(asyncio.to_thread(PartitionStore, folder, list(tables), engine.memory))
         self._store = store = await asyncio.shield(self._opening)
         self._changelog = Changelog(connection, self.partition, list(tables))
+        if connection.transactional:
+            outputs = [TopicPartition(name, self.partition) for name in engine.output_names]
+            others = [tp for tp in self._changelog.targets if tp != self._changelog.positions]
+            await end_hanging(connection, self._producer, self._changelog.positions, [*others, *outputs])
         restored = await self._changelog.replay(store)  # read_committed, up to the end of this moment
         replayed = time.monotonic()
         self._outbox = Outbox(self._producer.new_builder)

@@ -22,7 +22,6 @@ LETS_IT_HANG = "transaction.partition.verification.enable=false"
 """Kafka checks with the coordinator before it takes a transactional record; this one doesn't."""
 
 
-@pytest.mark.xfail(strict=True, reason="the next commit of the same producer makes visible what hangs on predictions")
 @pytest.mark.parametrize("own_kafka", [LETS_IT_HANG], indirect=True)
 async def test_what_hangs_is_never_believed_and_holds_nothing_up(own_kafka: OwnKafka, tmp_path: Path) -> None:
     with rig_on(own_kafka.broker, tmp_path, partitions=2) as rig:
