@@ -80,7 +80,7 @@ async def device(app: App) -> str:
 
 async def data_folder(app: App) -> str:
     """Whether checkpoints can be written, and nobody else writes them."""
-    folder = app.engine.folder
+    folder = app.engine.application_folder
     stores = partition_folders(folder)
     for one in stores:
         refuse_if_used(one)

@@ -26,7 +26,7 @@ class Reset(OperatorCommand):
 
     async def answer(self, yes: bool = False, **options: Any) -> Report:
         """Deletes what is certainly ours. Raises DataFolderError while a worker uses it."""
-        folder = self.ours.engine.folder
+        folder = self.ours.engine.application_folder
         stores = partition_folders(folder)
         if not stores:
             return Report({"folder": str(folder), "deleted": []}, [f"{folder} holds no partition: nothing to delete."])
@@ -42,18 +42,28 @@ class Reset(OperatorCommand):
                 return Report({"folder": str(folder), "deleted": []}, ["Nothing was deleted."], ok=False)
         for store in stores:
             shutil.rmtree(store)
-        if not any(folder.iterdir()):
-            folder.rmdir()
-        document = {"folder": str(folder), "deleted": [int(store.name) for store in stores], "bytes": size}
+        document = {
+            "folder": str(folder),
+            "deleted": [str(store.relative_to(folder)) for store in stores],
+            "bytes": size,
+        }
         return Report(document, [f"Deleted the checkpoints of {what}. The next start replays their changelogs."])
 
 
 def partition_folders(folder: Path) -> list[Path]:
-    """The RocksDB folders of partitions: numbered, with RocksDB's own file in them. Nothing else is ever deleted."""
+    """The RocksDB folders of workers' partitions: numbers in numbers, with RocksDB's own file in them. Nothing else is
+    ever deleted."""
     if not folder.is_dir():
         return []
-    found = [path for path in folder.iterdir() if path.name.isdecimal() and not path.is_symlink()]
-    return sorted((path for path in found if (path / "IDENTITY").is_file()), key=lambda path: int(path.name))
+    workers = [path for path in folder.iterdir() if _numbered(path)]
+    found = [
+        path for worker in workers for path in worker.iterdir() if _numbered(path) and (path / "IDENTITY").is_file()
+    ]
+    return sorted(found, key=lambda path: (int(path.parent.name), int(path.name)))
+
+
+def _numbered(path: Path) -> bool:
+    return path.name.isdecimal() and path.is_dir() and not path.is_symlink()
 
 
 def refuse_if_used(store: Path) -> None:

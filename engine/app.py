@@ -7,7 +7,6 @@ import gc
 import logging
 import os
 import socket
-import tempfile
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from ipaddress import ip_address
 from typing import Any, Final, NoReturn
@@ -19,7 +18,7 @@ from faust.types import AppT
 from mode import ServiceT
 from mode import loop as mode_loop
 
-from core.errors import DataFolderError, FatalError, HomunculusError, SettingsError, UsageError
+from core.errors import FatalError, HomunculusError, SettingsError, UsageError
 from core.settings import Settings
 from core.topics import ALL, changelog
 from engine import logs
@@ -167,7 +166,7 @@ class App(faust.App):
     async def on_first_start(self) -> None:
         """Broker, topics and models; whatever is wrong ends the process with a sentence and a status."""
         try:
-            self._make_folder()
+            self.engine.claim_folder()
             await self._begin()
         except (HomunculusError, KafkaError, OSError) as error:
             log.critical("The worker doesn't start: %s", error)
@@ -179,8 +178,8 @@ class App(faust.App):
     async def _begin(self) -> None:
         settings, engine = self.settings, self.engine
         self._check_bind()
-        engine.name = settings.worker_id or f"{socket.gethostname()}-{self.conf.web_port}"  # after Faust's command line
         await self.on_started_init_web_server()  # before the broker is there: health tells what is waited for
+        engine.name = settings.worker_id or f"{socket.gethostname()}-{self.conf.web_port}"  # the port that it has
         if self._embedded:
             await self._embedded.start()
             self._watch(self._broker_ended(self._embedded))
@@ -195,18 +194,6 @@ class App(faust.App):
         self._watch(Watchdog(engine).run())
         _calm_collector()
         engine.profile.start()
-
-    def _make_folder(self) -> None:
-        folder = self.engine.folder
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=folder) as probe:
-                probe.write(b"homunculus")
-        except OSError as error:
-            raise DataFolderError(
-                f"{folder.absolute()} can't be written ({error.strerror}): set HOMUNCULUS_DATA_DIR to a folder that "
-                "this user owns, on a disk with space"
-            ) from error
 
     def _watch(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -19,6 +19,7 @@ from core.errors import FatalError, HomunculusError
 from core.settings import Settings
 from core.topics import TopicSpec
 from engine.connection import Connection
+from engine.folder import WorkerFolder
 from engine.profile import Profile
 from engine.store import RocksMemory
 from engine.table import Table
@@ -64,6 +65,7 @@ class Engine:
         """Records and seconds of the last replays."""
         self._begins: dict[TopicPartition, int] = {}
         self._said_interval = 0.0
+        self._folder = WorkerFolder(self.application_folder)
         self._connection: Connection | None = None
         self._consumer: AIOKafkaConsumer | None = None
 
@@ -100,9 +102,18 @@ class Engine:
         return self.connection.transactional
 
     @property
-    def folder(self) -> Path:
-        """Where the partitions' stores are: another application's must not be taken for ours."""
+    def application_folder(self) -> Path:
+        """Where the workers' folders are: another application's must not be taken for ours."""
         return self.settings.data_dir / self.settings.app_id
+
+    @property
+    def folder(self) -> Path:
+        """Where this worker's partitions have their stores."""
+        return self._folder.path
+
+    def claim_folder(self) -> None:
+        """Takes a folder for this process alone. Raises DataFolderError."""
+        self._folder.claim()
 
     @property
     def commit_interval(self) -> float:

@@ -28,6 +28,8 @@ from web.tables import Tables
 
 log = logging.getLogger(__name__)
 
+NEIGHBOURS: Final = 20
+"""Ports tried where none was asked for."""
 HANDLE_S: Final = 15.0
 """Seconds that an answer may take, its body's arrival included."""
 LARGEST_BODY: Final = 64 << 10
@@ -56,7 +58,7 @@ class WebServer(Service):
                 f"the web views are served over TCP, not {conf.web_transport.scheme}: drop --web-transport"
             )
         # The last word on who may reach us is what the sockets say, whatever option or variable led there.
-        sockets = bind(str(conf.web_bind or ""), int(conf.web_port))
+        sockets = self._bind(str(conf.web_bind or ""))
         try:
             self._access = Access(self.app.settings, [str(s.getsockname()[0]) for s in sockets])
             self._runner = web.AppRunner(
@@ -77,6 +79,31 @@ class WebServer(Service):
         self._advertise()
         assert self._runner.server is not None
         self.add_future(self._connections.watch(self._runner.server))
+
+    def _bind(self, host: str) -> list[socket.socket]:
+        """The port that was asked for; where none was and the usual one is taken, the next that is free."""
+        conf = self.app.conf
+        first = int(conf.web_port)
+        asked = "web_port" in self.app.settings.model_fields_set or first != self.app.settings.web_port
+        for port in range(first, first + (1 if asked else NEIGHBOURS)):
+            try:
+                sockets = bind(host, port)
+            except SettingsError:
+                if port == first + (0 if asked else NEIGHBOURS - 1):
+                    raise
+                continue
+            if port != first:
+                log.warning("Port %d is taken: the web views of this worker are on port %d", first, port)
+                self._move(port)
+            return sockets
+        raise AssertionError("the last port returns or raises")
+
+    def _move(self, port: int) -> None:
+        conf = self.app.conf
+        with warnings.catch_warnings():  # Faust warns of late changes; the group reads it only when it is joined
+            warnings.simplefilter("ignore", AlreadyConfiguredWarning)
+            conf.web_port = port
+            conf.canonical_url = conf.canonical_url.with_port(port)
 
     def _advertise(self) -> None:
         """What the group is told of us: where others reach us while one address stands for all, or for the loopback."""
