@@ -21,7 +21,7 @@ from mode import loop as mode_loop
 from core.errors import FatalError, HomunculusError, SettingsError, UsageError
 from core.settings import Settings
 from core.topics import ALL, changelog
-from engine import logs
+from engine import bulk, logs
 from engine.admin import ensure_topics
 from engine.agent import Agent, declared
 from engine.assignor import TaskAssignor
@@ -32,7 +32,7 @@ from engine.embedded import EmbeddedBroker
 from engine.engine import Engine
 from engine.publisher import Publisher
 from engine.table import Table
-from engine.transport import Transport, keep_compiled_records
+from engine.transport import Transport
 from engine.watchdog import Watchdog
 from models.device import Device
 from models.inference import InferenceThread
@@ -93,7 +93,7 @@ class App(faust.App):
         self._publisher: Publisher | None = None
         broker = f"kafka://{self._embedded.bootstrap}" if self._embedded else settings.broker
         self._broker = broker
-        keep_compiled_records()
+        bulk.install()
         bootstrap, _ = client_options(broker)
         super().__init__(
             settings.app_id,

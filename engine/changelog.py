@@ -15,6 +15,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
 from core.topics import changelog
+from engine.bulk import IN_CHUNKS, flatten
 from engine.connection import Connection
 from engine.deadline import within
 from engine.outputs import Builders
@@ -29,6 +30,8 @@ POSITIONS: Final = "positions"
 """The changelog of markers."""
 _MARKER: Final = b"marker"
 _CHUNK: Final = 20_000
+CHUNKS: Final = 40
+"""What is taken out of the consumer in one go: 20,000 records at most."""
 STOP_S: Final = 5.0
 LONG: Final = 50_000
 """Records of a replay that is worth reopening the store for."""
@@ -96,6 +99,7 @@ class Changelog:
             isolation_level=self._connection.isolation,
             enable_auto_commit=False,
             auto_offset_reset="earliest",
+            key_deserializer=IN_CHUNKS,
             max_partition_fetch_bytes=4 << 20,
             fetch_max_wait_ms=50,
         )
@@ -215,7 +219,7 @@ async def _chunks(
     consumer.resume(tp)
     try:
         while (await consumer.position(tp)) < connection.end(end, consumer.highwater(tp)):
-            if records := (await consumer.getmany(tp, timeout_ms=200, max_records=_CHUNK)).get(tp):
-                yield records
+            if chunks := (await consumer.getmany(tp, timeout_ms=200, max_records=CHUNKS)).get(tp):
+                yield flatten(chunks)
     finally:
         consumer.pause(tp)

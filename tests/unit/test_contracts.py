@@ -10,7 +10,7 @@ import aiokafka
 import faust
 import pytest
 from aiokafka.consumer.consumer import AIOKafkaConsumer
-from aiokafka.consumer.fetcher import Fetcher, PartitionRecords
+from aiokafka.consumer.fetcher import Fetcher, FetchResult, PartitionRecords
 from aiokafka.consumer.group_coordinator import GroupCoordinator
 from aiokafka.consumer.subscription_state import SubscriptionState
 from aiokafka.producer.message_accumulator import BatchBuilder
@@ -23,8 +23,6 @@ from faust.assignor.partition_assignor import PartitionAssignor
 from faust.transport import consumer as faust_consumer
 from faust.types import ConsumerMessage
 
-from engine.transport import keep_compiled_records
-
 
 def parameters(function: Any) -> list[str]:
     return list(inspect.signature(function).parameters)
@@ -35,17 +33,16 @@ def test_the_pinned_releases_are_installed() -> None:
     assert version("aiokafka") == "0.14.0"
 
 
-def test_aiokafka_makes_every_record_in_the_method_that_we_replace() -> None:
-    assert parameters(PartitionRecords._consumer_record) == ["self", "tp", "record"]
-    assert "self._consumer_record(tp, record)" in inspect.getsource(PartitionRecords._unpack_records)
+def test_aiokafka_takes_its_records_from_the_iterator_that_we_replace() -> None:
+    assert "self._records_iterator = self._unpack_records()" in inspect.getsource(PartitionRecords.__init__)
+    assert "for msg in self._partition_records:" in inspect.getsource(FetchResult.getall)
+    assert "self._partition_records.next_fetch_offset" in inspect.getsource(FetchResult._update_position)
 
 
 def test_aiokafkas_compiled_record_has_what_ours_promises() -> None:
-    keep_compiled_records()
     builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, 0, 1 << 16)
     builder.append(0, 1234, b"key", b"value", [("source", b"a/0/1")])
-    batch = MemoryRecords(bytes(builder.build())).next_batch()
-    record = PartitionRecords._consumer_record(None, None, next(iter(batch)))
+    record = next(iter(MemoryRecords(bytes(builder.build())).next_batch()))
     assert (record.offset, record.timestamp, record.key, record.value) == (0, 1234, b"key", b"value")
     assert list(record.headers) == [("source", b"a/0/1")]
 
