@@ -6,12 +6,13 @@ import asyncio
 import logging
 import time
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, Final
 
 from aiokafka.errors import KafkaError
+from pydantic import TypeAdapter
 
 from core.errors import DecodeError, ModelError, RequestRefusedError
-from core.events import Action, Alert, Deployment, ModelStatus
+from core.events import Action, Alert, Deployment, ModelName, ModelStatus
 from core.topics import ALERTS, CONTROL, DEPLOYMENTS, MODEL_STATUS
 from engine.agent import Stream, agent
 from engine.app import App
@@ -26,6 +27,8 @@ from tables.deployments import deployments, judge
 from tables.sessions import sessions
 
 log = logging.getLogger(__name__)
+
+_MODEL_NAME: Final = TypeAdapter(ModelName)
 
 
 @agent(CONTROL)
@@ -42,22 +45,26 @@ async def decide(stream: Stream[Action]) -> None:
 async def _decide(s: Slice[Action], i: int, action: Action, store: ModelStore) -> None:
     record, source = s.records[i], s.source(i)
     try:
-        model = (record.key or b"").decode()
-    except UnicodeDecodeError:
-        model = ""
-    if not model:
-        error = DecodeError("a control request is keyed by its model's name; this one's key is missing or no UTF-8")
+        model = _MODEL_NAME.validate_python((record.key or b"").decode())
+    except ValueError:  # pydantic's and UnicodeDecodeError
+        error = DecodeError("a control request is keyed by its model's name; this one's key is none")
         s.dropped.append((record.offset, dead_letter(s, record, error)))
         return
+    models = s.task.engine.models
     try:
         versions = await asyncio.to_thread(store.versions, model)
         accepted = judge(model, action, deployments.get(model), versions, record.timestamp)
+        if accepted.active is not None:
+            # Before it is accepted: a version that can't go live must not displace the one that workers start with.
+            await models.verify(model, accepted.active)
     except (RequestRefusedError, ModelError, ValueError) as error:
         log.warning("Control request %s for %s is refused: %s", source, model, error)
-        s.send(ALERTS, model, refusal(str(source), model, str(error), record.timestamp))
+        models.refused[model] = str(error)
+        s.send(ALERTS, model, refusal(str(source), model, str(error), record.timestamp), i)
         return
+    models.refused.pop(model, None)
     deployments[model] = accepted
-    s.send(DEPLOYMENTS, model, accepted)
+    s.send(DEPLOYMENTS, model, accepted, i)
 
 
 def refusal(source: str, model: str, why: str, ts: int) -> Alert:

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from core.errors import FieldError, NoModelError, RecordError, ScoreError, UnknownModelError
+from core.errors import NoModelError, RecordError, ScoreError, TimeError, UnknownModelError
 from core.events import Observation, Prediction
 from core.topics import OBSERVATIONS, PREDICTIONS
 from engine.agent import Stream, agent
@@ -175,17 +175,17 @@ class _Plan:
         """Checks every event against its model's manifest, then advances the sessions of those that pass."""
         features = sessions.features
         events = [event.features for event in self._batch.events]
-        errors: dict[int, FieldError] = {}
+        errors: dict[int, RecordError] = {}
         found = numbers(events, self._fields, errors)
         ts = np.array([event.ts for event in self._batch.events], np.float64)
         for i in np.flatnonzero(ts > time.time() * 1e3 + FUTURE_MS).tolist():
-            errors[i] = FieldError("ts (more than a day ahead of the clock)", self._batch.events[i].ts)
+            errors[i] = TimeError(self._batch.events[i].ts)
         for version, places in self._groups():
             rows = self._scorer.rows(version, self._fields, features)
             if places is None:
                 rows.check(events, found, errors)
             else:
-                theirs: dict[int, FieldError] = {}
+                theirs: dict[int, RecordError] = {}
                 rows.check([events[i] for i in places], found[places], theirs)
                 errors.update({places[i]: error for i, error in theirs.items()})
         if errors:

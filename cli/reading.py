@@ -39,7 +39,7 @@ async def ends(connection: Connection, names: list[str]) -> dict[str, dict[int, 
 
 
 async def to_the_end(
-    consumer: AIOKafkaConsumer, starts: Mapping[TopicPartition, int]
+    connection: Connection, consumer: AIOKafkaConsumer, starts: Mapping[TopicPartition, int]
 ) -> AsyncIterator[tuple[TopicPartition, list[Any]]]:
     """Every record from the starts on, a chunk of one partition at a time, in order within it."""
     partitions = list(starts)
@@ -52,9 +52,7 @@ async def to_the_end(
         for tp, records in (await consumer.getmany(*open_ones, timeout_ms=200, max_records=CHUNK)).items():
             yield tp, records
         for tp in list(open_ones):
-            # The embedded broker's end offset can be that of the last batch's first record; its high watermark, known
-            # after the first fetch, is right.
-            if await consumer.position(tp) >= max(stops[tp], consumer.highwater(tp) or 0):
+            if await consumer.position(tp) >= connection.end(stops[tp], consumer.highwater(tp)):
                 open_ones.remove(tp)
 
 
@@ -66,6 +64,6 @@ async def newest(connection: Connection, topic: TopicSpec[E]) -> dict[str, E]:
     if partitions:
         options = {**connection.options, "isolation_level": connection.isolation, "auto_offset_reset": "earliest"}
         async with AIOKafkaConsumer(**options) as consumer:
-            async for _, records in to_the_end(consumer, dict.fromkeys(partitions, 0)):
+            async for _, records in to_the_end(connection, consumer, dict.fromkeys(partitions, 0)):
                 raw.update({(r.key or b"").decode("utf-8", "backslashreplace"): r.value for r in records})
     return {key: decode(value) for key, value in sorted(raw.items()) if value is not None}

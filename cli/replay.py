@@ -18,7 +18,7 @@ from cli.reach import reach
 from cli.reading import partitions_of, to_the_end
 from cli.report import Report
 from cli.shapes import topics
-from core.errors import UsageError
+from core.errors import ScoreError, UsageError
 from core.settings import Guarantee
 from core.topics import DEAD_LETTERS, Direction
 from engine.admin import TopicAdmin
@@ -53,6 +53,8 @@ class Filter:
             return "not asked for"
         if "truncated" in headers:
             return TRUNCATED
+        if error == ScoreError.__name__ and self.error != error:
+            return "its session has the event already: --error ScoreError replays it all the same"
         if partition >= self.topics.get(topic, 0):
             return "its source is no input topic of this application"
         return None
@@ -137,7 +139,7 @@ async def replay(connection: Connection, wanted: Filter, dry_run: bool) -> Tally
         progress = await _progress(connection, group, partitions)
         if wanted.narrow and not (dry_run or transactional):
             await _check_memory(connection, group, consumer, progress)
-        async for tp, letters in to_the_end(consumer, {tp: progress[tp].start for tp in partitions}):
+        async for tp, letters in to_the_end(connection, consumer, {tp: progress[tp].start for tp in partitions}):
             chosen = _choose(tp, letters, progress[tp], wanted, tally)
             if dry_run:
                 continue

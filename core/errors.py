@@ -8,6 +8,7 @@ HomunculusError
 ├── RecordError      the record goes to dead-letters, its partition goes on
 │   ├── DecodeError      not JSON, or not of the topic's type
 │   ├── FieldError       a field is missing, null, not finite or of the wrong type, and has no default
+│   ├── TimeError        its time can't be: more than a day ahead of the clock
 │   ├── KeyMismatchError the record's key isn't the session that its value names
 │   ├── UnknownModelError    the record asks for a model that no deployment knows
 │   ├── NoModelError     no model is live yet, and the wait for one is over
@@ -67,6 +68,13 @@ class FieldError(RecordError):
             "names), or give the field a default in manifest.json"
         )
         self.field = field
+
+
+class TimeError(RecordError):
+    """The event's time can't be."""
+
+    def __init__(self, ts: int) -> None:
+        super().__init__(f"ts is {ts}, more than a day ahead of the clock; send ms since epoch, UTC")
 
 
 class KeyMismatchError(RecordError):

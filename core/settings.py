@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import (
+    BeforeValidator,
     ByteSize,
     Field,
     IPvAnyAddress,
-    PositiveFloat,
     PositiveInt,
     SecretStr,
     StringConstraints,
@@ -26,8 +26,16 @@ from core.errors import SettingsError
 
 EMBEDDED = "embedded"
 
-Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]+$", max_length=200)]
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=200)]
 """What Kafka accepts in topic names, group ids and transactional ids."""
+
+
+def _seconds(value: object) -> object:
+    """A number in the environment is seconds; pydantic alone would want a unit."""
+    try:
+        return float(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
 
 
 class Guarantee(StrEnum):
@@ -75,20 +83,20 @@ class Settings(BaseSettings):
     """Bearer token for reading alone."""
     guarantee: Guarantee = Guarantee.EXACTLY_ONCE
     """at_least_once is chosen by itself, and said, where the broker has no transactions."""
-    commit_interval: PositiveFloat = 0.05
+    commit_interval: Annotated[float, Field(gt=0, le=60)] = 0.05
     """Seconds between commits: what a read_committed reader waits at most, and what a crash makes us redo."""
-    session_ttl: timedelta | None = None
-    """Event time after which a silent session is forgotten. Default: never."""
+    session_ttl: Annotated[timedelta | None, BeforeValidator(_seconds)] = None
+    """Event time after which a silent session is forgotten: seconds, or ISO 8601 like P30D. Default: never."""
     hot_sessions: PositiveInt = 200_000
     """Sessions kept in memory on a worker, over all its partitions; the others wait in RocksDB."""
     topic_prefix: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]*$", max_length=100)] = ""
     """Put before the name of every topic."""
     compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = "none"
     """Of what we produce."""
-    max_record: ByteSize = ByteSize(1_000_000)
+    max_record: Annotated[ByteSize, Field(ge=10_000)] = ByteSize(1_000_000)
     """Largest record that we write; larger outputs become dead letters."""
-    session_timeout: PositiveFloat = 10.0
-    """Seconds of silence after which the group takes a worker for dead."""
+    session_timeout: Annotated[float, Field(ge=6, le=1800)] = 10.0
+    """Seconds of silence after which the group takes a worker for dead; within what brokers accept."""
     profile: Path | None = None
     """File for seconds of CPU by part of the worker, sampled; costs about 2 %. Default: nothing is sampled."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"

@@ -111,7 +111,7 @@ class App(faust.App):
             broker_request_timeout=max(30.0, settings.session_timeout + 1),
             web_bind=str(settings.web_bind),
             web_port=settings.web_port,
-            web_host=str(settings.web_bind),
+            web_host=f"[{settings.web_bind}]" if settings.web_bind.version == 6 else str(settings.web_bind),
             logging_config=logs.config(settings),
             PartitionAssignor=TaskAssignor,
             Worker=Worker,

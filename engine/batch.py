@@ -117,10 +117,10 @@ class Slice(Generic[E]):
         name = self.task.engine.topic_name(topic)
         self.outputs.append(Staged(name, keys, values, headers, self.partition if partition is None else partition))
 
-    def send(self, topic: TopicSpec[T], key: str, value: T, partition: int | None = None) -> None:
-        """Stages one output, with the headers of the slice's first record."""
-        headers = output_headers(self.topic, self.partition, self.records[:1])
-        self.emit(topic, [key.encode()], [codec_of(topic.value).encode(value)], headers, partition)
+    def send(self, topic: TopicSpec[T], key: str, value: T, at: int = 0) -> None:
+        """Stages one output of record number `at` of the slice, with its headers."""
+        headers = output_headers(self.topic, self.partition, self.records[at : at + 1])
+        self.emit(topic, [key.encode()], [codec_of(topic.value).encode(value)], headers)
 
     def finish(self) -> None:
         """All of it is done: effects join the next commit once every earlier slice has finished."""

@@ -74,6 +74,9 @@ def client_options(url: str) -> tuple[str, dict[str, Any]]:
     login, _, hosts = parts.netloc.rpartition("@")
     query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
     bootstrap = ",".join(host if ":" in host else f"{host}:9092" for host in hosts.split(","))
+    for host in bootstrap.split(","):
+        if not host.rpartition(":")[0] or not host.rpartition(":")[2].isdecimal():
+            raise SettingsError(f"HOMUNCULUS_BROKER names {host!r}, which is no host:port")
     options: dict[str, Any] = {}
     if security:
         options["security_protocol"] = security.upper()

@@ -174,6 +174,12 @@ class Engine:
         """Where seek() put the consumer."""
         return self._begins[tp]
 
+    def reading_at(self, tp: TopicPartition) -> int:
+        """What the consumer asks the broker for next; -1 while it doesn't know."""
+        subscription = self.consumer._subscription.subscription
+        state = subscription and subscription.assignment and subscription.assignment.state_value(tp)
+        return int(state.position) if state and state.has_valid_position else -1
+
     def seek_now(self, tp: TopicPartition, offset: int) -> None:
         """Reads a partition again from an offset that it has."""
         try:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from engine.engine import Engine
 
 LOOK_S: Final = 5.0
+JOIN_S: Final = 120.0
+"""Seconds that the group may leave us out."""
 COMMIT_S: Final = 120.0
 """Seconds that finished work may wait for its commit."""
 READ_S: Final = 120.0
@@ -25,6 +27,7 @@ class Watchdog:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._member_at = time.monotonic()
         self._moved: dict[TopicPartition, tuple[int, float]] = {}
 
     async def run(self) -> None:
@@ -45,7 +48,17 @@ class Watchdog:
             ("fetch", consumer._fetcher._fetch_task),
         ):
             if task is not None and task.done() and not consumer._closed:
-                return WatchdogError(f"the consumer's {what} task has ended; restarting is the only way back")
+                return WatchdogError(
+                    f"the consumer's {what} task has ended; restarting is the only way back (see the lines above; two "
+                    "workers with one HOMUNCULUS_WORKER_ID end so too)"
+                )
+        if consumer._coordinator.generation > 0:
+            self._member_at = now
+        elif now - self._member_at > JOIN_S:
+            return WatchdogError(
+                f"the group has not taken this worker for {now - self._member_at:.0f} s (see the lines above: a "
+                "HOMUNCULUS_SESSION_TIMEOUT that the broker refuses, or missing rights?)"
+            )
         for number, partition in engine.tasks.items():
             if not partition.open:
                 continue
@@ -53,7 +66,8 @@ class Watchdog:
                 return WatchdogError(f"partition {number} has not committed for {now - partition.committed_at:.0f} s")
             for topic in partition.topics:
                 tp = TopicPartition(topic, number)
-                offset = partition.next_offset(topic)
+                # Where it reads, not what it has accepted: markers of transactions are passed without a record.
+                offset = max(partition.next_offset(topic), engine.reading_at(tp))
                 before, since = self._moved.get(tp, (-1, now))
                 if before != offset or not partition.room(topic) or (consumer.highwater(tp) or 0) <= offset:
                     self._moved[tp] = (offset, now)

@@ -65,6 +65,8 @@ class LiveModels:
         self._checks: list[Callable[[Manifest], None]] = []
         self._watchers: list[Callable[[str], None]] = []
         self._changed = asyncio.Event()
+        self.refused: dict[str, str] = {}
+        """Model -> why the last request for it was refused by this worker, its judge; gone with the next accepted."""
 
     def check(self, check: Callable[[Manifest], None]) -> None:
         """Adds a condition that a version must meet before it is loaded: the function raises a ModelError."""
@@ -111,19 +113,31 @@ class LiveModels:
         if new is not old:
             self._flip(model, new)
 
+    async def verify(self, name: str, version: str) -> None:
+        """Loads a version as a deployment would, and lets it go. Raises the ModelError that the deployment would meet.
+
+        A version that answers here has passed already.
+        """
+        live = self.get(name)
+        if live is None or live.version != version:
+            (await self._runtime(name, version)).close()
+
+    async def _runtime(self, name: str, version: str) -> Runtime:
+        folder = await asyncio.to_thread(self.store.fetch, name, version)
+        for check in self._checks:
+            check(folder.manifest)
+        return await Runtime.load(folder, self._device, self._thread)
+
     async def _load(self, model: _Model, name: str, version: str) -> LiveVersion:
         model.loading = course = Course(f"{name}@{version}")
         try:
-            folder = await asyncio.to_thread(self.store.fetch, name, version)
-            for check in self._checks:
-                check(folder.manifest)
-            runtime = await Runtime.load(folder, self._device, self._thread)
+            runtime = await self._runtime(name, version)
         except BaseException:
             course.to(Stage.FAILED)
             raise
         finally:
             model.loading = None
-        return LiveVersion(folder.manifest, runtime, course)
+        return LiveVersion(runtime.manifest, runtime, course)
 
     def _flip(self, model: _Model, new: LiveVersion | None) -> None:
         """From here on everybody gets the new one. No await: nobody sees a state between."""

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from core.errors import FieldError
+from core.errors import FieldError, RecordError
 from core.events import Feature
 from models.engine import Array
 from models.features import RawFeature
@@ -19,7 +19,7 @@ from models.manifest import Dtype, Input, Manifest
 Floats = NDArray[np.float64]
 Events = Sequence[Mapping[str, Feature]]
 """The features of n events."""
-Errors = dict[int, FieldError]
+Errors = dict[int, RecordError]
 """Place of an event -> what is wrong with it."""
 
 _FLOAT32_MAX: Final = float(np.finfo(np.float32).max)
@@ -124,6 +124,9 @@ class Rows:
             matrix = values[:, self._columns[name]]
             if gaps:
                 matrix = np.where(np.isnan(matrix), self._defaults[name], matrix)
+            if spec.dtype is Dtype.FLOAT32 and not (np.abs(matrix) <= _FLOAT32_MAX).all():
+                # An aggregate beyond a float32 (a variance after an outlier) has no value that the model can take.
+                matrix = np.where(np.abs(matrix) > _FLOAT32_MAX, self._defaults[name], matrix)
             inputs[name] = matrix.astype(spec.dtype.numpy)
         for name, spec in self._texts:
             texts = [[event.get(f.name) or spec.default(j) for j, f in enumerate(spec.fields)] for event in events]

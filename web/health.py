@@ -55,7 +55,8 @@ class Health:
         if not self._app.engine.ready.is_set() and not models.deployed():
             return ["the deployments have not been read yet"]
         if not models.deployed():
-            return ['no model is live: publish {"active": VERSION} to control, keyed by the model\'s name']
+            refused = [f"the last request for {name} was refused: {why}" for name, why in models.refused.items()]
+            return ['no model is live: publish {"active": VERSION} to control, keyed by the model\'s name', *refused]
         found = models.status()
         return [
             f"model {name} is not live here: {found[name].get('error') or 'its version is being loaded'}"
