@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
@@ -61,10 +61,9 @@ class Changelog:
         self.orphans: dict[str, set[bytes]] = {}
         """Table -> keys that a commit without an end has written: their committed values are written again."""
 
-    @property
-    def targets(self) -> list[TopicPartition]:
-        """The partitions that commits write to."""
-        return list(self._topics.values())
+    def targets(self, tables: Iterable[str]) -> list[TopicPartition]:
+        """The partitions that a commit of these tables writes to: each one costs a marker."""
+        return [self._topics[table] for table in (*tables, POSITIONS)]
 
     @property
     def positions(self) -> TopicPartition:

@@ -109,6 +109,7 @@ class ColumnShard(Shard):
         touched, after = change
         if after is None:
             return
+        self.touched = True
         self._done[touched] = after
         self._dirty[touched] = True
         if self._deleted:
@@ -125,6 +126,7 @@ class ColumnShard(Shard):
         return (change for s in slices for shard, change in s.changed if shard is self)
 
     def take(self) -> Items:
+        self.touched = False
         rows = np.flatnonzero(self._dirty)
         items: Items = list(self._extra.items())
         self._extra = {}

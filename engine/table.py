@@ -24,6 +24,8 @@ V = TypeVar("V")
 Change = Any
 """What a slice did to a shard, in the shard's own form."""
 Items = list[tuple[bytes, bytes | None]]
+Values = dict[bytes, bytes | None]
+"""Key -> value; None deletes."""
 
 RESERVED: Final = b"\xff"
 """First byte of keys that are ours: no UTF-8 text starts with it."""
@@ -39,6 +41,8 @@ class Shard(ABC):
     def __init__(self, name: str, store: PartitionStore) -> None:
         self.name = name
         self._store = store
+        self.touched = False
+        """Whether the next take() will have something, as far as is known by now."""
         self._committed: dict[bytes, bytes | None] = {}
         self._writing: dict[bytes, bytes | None] = {}
 
@@ -67,7 +71,7 @@ class Shard(ABC):
         """Committed values that RocksDB doesn't have yet."""
         return len(self._committed)
 
-    def hand_over(self) -> dict[bytes, bytes | None]:
+    def hand_over(self) -> Values:
         """Committed values for RocksDB; readable here until written()."""
         self._writing, self._committed = self._committed, {}
         return self._writing
@@ -128,6 +132,7 @@ class KeyValueShard(Shard):
 
     def settle(self, change: Change) -> None:
         key, value = change
+        self.touched = True
         self._dirty[key] = value
         if self._unfinished.get(key, self) is value:
             del self._unfinished[key]
@@ -136,6 +141,7 @@ class KeyValueShard(Shard):
         self._unfinished = {key: value for s in kept for shard, (key, value) in s.changed if shard is self}
 
     def take(self) -> Items:
+        self.touched = False
         self._sending, self._dirty = self._dirty, {}
         return list(self._sending.items())
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 
-from core.errors import FatalError, FencedError, TaskError
+from core.errors import DataFolderError, FatalError, FencedError, TaskError
 from engine.batch import Slice
 from engine.changelog import Changelog
 from engine.deadline import within
@@ -21,7 +21,7 @@ from engine.outputs import Outbox
 from engine.producer import PartitionProducer
 from engine.record import Record
 from engine.store import Meta, PartitionStore
-from engine.table import Items, Shard
+from engine.table import Items, Shard, Values
 
 if TYPE_CHECKING:
     from engine.engine import Engine
@@ -33,8 +33,9 @@ MAX_UNFINISHED: Final = 4000
 MAX_STAGED: Final = 20_000
 """Outputs that may wait for a commit."""
 CHECKPOINT_S: Final = 2.0
-CHECKPOINT_CHUNK: Final = 1000
-"""Values written to RocksDB in one go, about 4 ms."""
+CHECKPOINT_CHUNK: Final = 200
+CHECKPOINT_PAUSE_S: Final = 0.005
+"""Values written to RocksDB in one go, about .7 ms, and the pause after it: no event waits long for a checkpoint."""
 CHECKPOINT_VALUES: Final = 50_000
 """Committed values that may wait for RocksDB."""
 EARLY_S: Final = 0.003
@@ -71,6 +72,7 @@ class PartitionTask:
         self._store: PartitionStore | None = None
         self._checkpointed = time.monotonic()
         self._meta: Meta | None = None
+        self._writing: asyncio.Task[None] | None = None
         self._opening: asyncio.Task[PartitionStore] | None = None
         self._sender: asyncio.Task[None] | None = None
         self._sent = asyncio.Condition()
@@ -125,7 +127,7 @@ class PartitionTask:
         self._changelog = Changelog(connection, self.partition, list(tables))
         if connection.transactional:
             outputs = [TopicPartition(name, self.partition) for name in engine.output_names]
-            others = [tp for tp in self._changelog.targets if tp != self._changelog.positions]
+            others = [tp for tp in self._changelog.targets(tables) if tp != self._changelog.positions]
             await end_hanging(connection, self._producer, self._changelog.positions, [*others, *outputs])
         restored = await self._changelog.replay(store)  # read_committed, up to the end of this moment
         replayed = time.monotonic()
@@ -318,7 +320,8 @@ class PartitionTask:
     async def _begin_early(self) -> None:
         async with self._lock:
             if self._producer is not None:
-                await self._producer.begin([*self._changelog.targets, *self._outbox.targets])
+                touched = [name for name, shard in self._shards.items() if shard.touched]
+                await self._producer.begin([*self._changelog.targets(touched), *self._outbox.targets])
 
     async def commit(self) -> None:
         """Outputs, changed values and positions of one instant, all seen or none. Work goes on meanwhile."""
@@ -348,25 +351,41 @@ class PartitionTask:
             self.committed = positions
             self.committed_at = time.monotonic()
             engine.committed(self.committed_at - began)
-            await self._checkpoint()
+            self._checkpoint()
 
-    async def _checkpoint(self) -> None:
+    def _checkpoint(self) -> None:
+        """Begins to write committed values to RocksDB when it is time and the last time is over. Not while a commit is
+        between taking and absorbing."""
         waiting = sum(shard.waiting for shard in self._shards.values())
         due = time.monotonic() - self._checkpointed > CHECKPOINT_S or waiting > CHECKPOINT_VALUES
-        if not due or self._store is None or self._meta is None:
+        if due and self._store is not None and self._meta is not None and self._writing is None:
+            self._checkpointed = time.monotonic()
+            taken = [(shard, shard.hand_over()) for shard in self._shards.values()]
+            self._writing = asyncio.create_task(self._write(self._store, taken, self._meta))
+
+    async def _write(self, store: PartitionStore, taken: list[tuple[Shard, Values]], meta: Meta) -> None:
+        try:
+            for shard, items in taken:
+                keys = list(items)
+                for i in range(0, len(keys), CHECKPOINT_CHUNK):
+                    store.write({shard.name: {key: items[key] for key in keys[i : i + CHECKPOINT_CHUNK]}})
+                    await asyncio.sleep(CHECKPOINT_PAUSE_S)  # RocksDB holds the GIL: let others have it
+            store.write({}, meta)
+            async with self._lock:
+                self._tidy([shard for shard, _ in taken])
+        except TaskError:
+            return  # the task is closed, or opened anew: this checkpoint is only older than it could be
+        except DataFolderError as error:
+            self.engine.fatal(error)
+        finally:
+            self._writing = None
+
+    def _tidy(self, shards: list[Shard]) -> None:
+        if not self.open or any(self._shards.get(shard.name) is not shard for shard in shards):
             return
-        self._checkpointed = time.monotonic()
-        taken = [(shard, shard.hand_over()) for shard in self._shards.values()]
-        for shard, items in taken:
-            keys = list(items)
-            for i in range(0, len(keys), CHECKPOINT_CHUNK):
-                self._store.write({shard.name: {key: items[key] for key in keys[i : i + CHECKPOINT_CHUNK]}})
-                await asyncio.sleep(0)  # RocksDB holds the GIL: let the event loop turn
-        self._store.write({}, self._meta)
         unfinished = [s for tracker in self._trackers.values() for s in tracker.spans]
-        for shard, _ in taken:
+        for shard in shards:
             shard.written()
             shard.tidy(unfinished)
-        for name, table in self.engine.tables.items():
-            if name in self._shards and table.expire(self._shards[name], self.watermark, unfinished):
+            if self.engine.tables[shard.name].expire(shard, self.watermark, unfinished):
                 self._work.set()

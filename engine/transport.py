@@ -34,9 +34,9 @@ MAX_BATCH: Final = 1000
 BIG: Final = 200
 """A batch of more records is followed by YIELDS turns of the event loop: a commit needs about 15 of them."""
 YIELDS: Final = 10
-GATHER_S: Final = 0.002
+GATHER_S: Final = 0.008
 """Small polls follow each other no faster: a few ms of arrivals make one batch."""
-BUSY: Final = (5, 16_384)
+BUSY: Final = (10, 65_536)
 """Most ms that the broker waits, and the bytes that it waits for, while records flow: fewer, fuller answers."""
 QUIET: Final = (100, 1)
 """And while none do: 10 requests a second instead of 160, and the first record comes at once."""

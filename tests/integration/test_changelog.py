@@ -47,7 +47,7 @@ class Rig:
         builder = producer.new_builder()
         for key, value in items:
             builder.append(timestamp=None, key=key, value=value)
-        await producer.send({log.targets[0]: [builder]})
+        await producer.send({log.targets([TABLE])[0]: [builder]})
         await producer.stop()
 
 
