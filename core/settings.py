@@ -95,8 +95,8 @@ class Settings(BaseSettings):
     """Of what we produce."""
     max_record: Annotated[ByteSize, Field(ge=10_000)] = ByteSize(1_000_000)
     """Largest record that we write; larger outputs become dead letters."""
-    session_timeout: Annotated[float, Field(ge=6, le=1800)] = 10.0
-    """Seconds of silence after which the group takes a worker for dead; within what brokers accept."""
+    session_timeout: Annotated[float, Field(ge=1, le=1800)] = 10.0
+    """Seconds of silence after which the group takes a worker for dead. Kafka itself takes 6 and more by default."""
     profile: Path | None = None
     """File for seconds of CPU by part of the worker, sampled; costs about 2 %. Default: nothing is sampled."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
