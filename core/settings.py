@@ -108,8 +108,9 @@ class Settings(BaseSettings):
         names = {f"HOMUNCULUS_{name.upper()}" for name in cls.model_fields}
         for variable in os.environ:
             if variable.startswith("HOMUNCULUS_") and variable not in names:
-                close = difflib.get_close_matches(variable, names, n=1)
-                hint = f"; did you mean {close[0]}?" if close else ""
+                given = variable.removeprefix("HOMUNCULUS_").lower()
+                close = difflib.get_close_matches(given, list(cls.model_fields), n=1)
+                hint = f"; did you mean HOMUNCULUS_{close[0].upper()}?" if close else ""
                 raise SettingsError(f"{variable} is not a setting{hint}")
         try:
             return cls()
