@@ -109,7 +109,7 @@ class Settings(BaseSettings):
         for variable in os.environ:
             if variable.startswith("HOMUNCULUS_") and variable not in names:
                 given = variable.removeprefix("HOMUNCULUS_").lower()
-                close = difflib.get_close_matches(given, list(cls.model_fields), n=1)
+                close = difflib.get_close_matches(given, list(cls.model_fields), n=1, cutoff=0.5)
                 hint = f"; did you mean HOMUNCULUS_{close[0].upper()}?" if close else ""
                 raise SettingsError(f"{variable} is not a setting{hint}")
         try:
