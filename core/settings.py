@@ -98,7 +98,7 @@ class Settings(BaseSettings):
     session_timeout: Annotated[float, Field(ge=1, le=1800)] = 10.0
     """Seconds of silence after which the group takes a worker for dead. Kafka itself takes 6 and more by default."""
     profile: Path | None = None
-    """File for seconds of CPU by part of the worker, sampled; costs about 2 %. Default: nothing is sampled."""
+    """File for seconds of CPU by part of the worker, sampled. Default: nothing is sampled."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["console", "json"] = "console"
 

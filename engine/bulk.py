@@ -1,7 +1,7 @@
 """Records out of aiokafka's consumer by the chunk, as its compiled code decodes them.
 
-aiokafka hands records out one by one, through four Python calls and a dataclass each: 2.2 us. A chunk is a list made
-in one step: .8 us a record, checksums included.
+aiokafka hands records out one by one, through four Python calls and a dataclass each: 2.3 us at best. A chunk is a
+list made in one step: .5 us a record at best, checksums included (10,000 records of 190 bytes, in one run).
 """
 
 from __future__ import annotations

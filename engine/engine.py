@@ -6,8 +6,6 @@ import asyncio
 import logging
 import os
 import socket
-import time
-from collections import deque
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -58,11 +56,6 @@ class Engine:
         self.epoch = 0
         """Counts assignments: what was fetched under an older one is given back."""
         self.dying: BaseException | None = None
-        self.started = time.monotonic()
-        self.commits: deque[float] = deque(maxlen=1000)
-        """Seconds that the last commits took."""
-        self.replays: deque[tuple[int, float]] = deque(maxlen=100)
-        """Records and seconds of the last replays."""
         self._begins: dict[TopicPartition, int] = {}
         self._said_interval = 0.0
         self._folder = WorkerFolder(self.application_folder)
@@ -218,16 +211,6 @@ class Engine:
             if strict:
                 raise
             log.debug("Positions for lag tools were not published: %r", error)
-
-    # -- measurements -------------------------------------------------------------------------------------------------
-
-    def committed(self, seconds: float) -> None:
-        """A task has committed."""
-        self.commits.append(seconds)
-
-    def replayed(self, records: int, seconds: float) -> None:
-        """A task has replayed its changelogs."""
-        self.replays.append((records, seconds))
 
     # -- the end ------------------------------------------------------------------------------------------------------
 

@@ -150,7 +150,6 @@ class PartitionTask:
         self.open = True  # last: now it may be read
         self.reason = ""
         engine.wake.set()
-        engine.replayed(restored, replayed - fenced)
         log.info(
             "Partition %d is open: fenced in %.0f ms, %d records replayed in %.0f ms, positions %s",
             self.partition,
@@ -328,7 +327,7 @@ class PartitionTask:
         async with self._lock:
             if not self.open or not self._work.is_set():
                 return
-            engine, producer, began = self.engine, self._producer, time.monotonic()
+            engine, producer = self.engine, self._producer
             assert producer is not None
             self._work.clear()
             positions = {topic: tracker.position for topic, tracker in self._trackers.items()}
@@ -350,7 +349,6 @@ class PartitionTask:
             self._meta = meta
             self.committed = positions
             self.committed_at = time.monotonic()
-            engine.committed(self.committed_at - began)
             self._checkpoint()
 
     def _checkpoint(self) -> None:
