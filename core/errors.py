@@ -24,7 +24,7 @@ HomunculusError
 ├── RequestRefusedError  a control request is answered by one alert; the running deployment stays
 ├── TaskError        the partition's task is dropped and opened again from what is committed
 └── FatalError       the process exits at once, non-zero
-    ├── FencedError      another worker owns the partition now
+    ├── FencedError      another worker has its partitions now
     └── WatchdogError    the consumer died quietly: no assignment, no progress, no commit
 """
 
@@ -158,12 +158,13 @@ class FatalError(HomunculusError):
 
 
 class FencedError(FatalError):
-    """Another worker owns the partition now."""
+    """The group has given this worker's partitions to another one."""
 
-    def __init__(self, partition: int) -> None:
+    def __init__(self, answer: str) -> None:
+        """answer: what the broker said to a write."""
         super().__init__(
-            f"partition {partition} belongs to another worker now; this process stops so that nothing is "
-            "written twice (its supervisor may restart it)"
+            f"another worker has the partitions of this one by now (the broker says {answer}); this process stops so "
+            "that nothing is written twice (its supervisor may restart it)"
         )
 
 

@@ -191,6 +191,7 @@ class App(faust.App):
         await self._publisher.start()
         for work in self._beside:
             self._watch(work(self))
+        self._watch(engine.committer.run())
         self._watch(Watchdog(engine).run())
         _calm_collector()
         engine.profile.start()

@@ -19,7 +19,7 @@ from engine.bulk import IN_CHUNKS, flatten
 from engine.connection import Connection
 from engine.deadline import within
 from engine.outputs import Builders
-from engine.producer import PartitionProducer
+from engine.producer import Producer
 from engine.record import Record
 from engine.store import Meta, PartitionStore
 from engine.table import Items
@@ -70,22 +70,23 @@ class Changelog:
         """The partition of markers."""
         return self._topics[POSITIONS]
 
-    async def write(
-        self, producer: PartitionProducer, changes: Mapping[str, Items], positions: dict[str, int], watermark: int
-    ) -> Meta:
-        """Sends one record a changed key, then the marker. Returns what a checkpoint of all this stands for."""
-        builders: Builders = {}
-        for table, items in changes.items():
-            if items:
-                builders[self._topics[table]] = _batches(producer, items)
-        if self._transactional:
-            builders[self._topics[POSITIONS]] = self._marker(producer, positions, watermark)
-            ends = await producer.send(builders)
-            self._note(ends)
-        else:
-            # In this order: a marker never speaks of records that aren't there.
-            self._note(await producer.send(builders))
-            self._note(await producer.send({self._topics[POSITIONS]: self._marker(producer, positions, watermark)}))
+    def records(self, producer: Producer, changes: Mapping[str, Items]) -> Builders:
+        """One record a changed key."""
+        return {self._topics[table]: _batches(producer, items) for table, items in changes.items() if items}
+
+    def marker(self, producer: Producer, positions: dict[str, int], watermark: int) -> Builders:
+        """The last record of a commit. Without transactions it is sent when the others are there, and noted: it never
+        speaks of records that aren't."""
+        ends = {} if self._transactional else dict(self._ends)
+        marker = Marker(self._incarnation, positions, watermark, ends)
+        return {self.positions: _batches(producer, [(_MARKER, msgspec.json.encode(marker))])}
+
+    def note(self, ends: Mapping[TopicPartition, int]) -> None:
+        """Where the broker has put a commit's records; those of other tasks may be among them."""
+        self._ends.update({t: ends[tp] for t, tp in self._topics.items() if tp in ends and t != POSITIONS})
+
+    def meta(self, positions: dict[str, int], watermark: int) -> Meta:
+        """What a checkpoint of all that is noted stands for."""
         return Meta(self._incarnation, positions, dict(self._ends), watermark)
 
     async def replay(self, store: PartitionStore) -> int:
@@ -185,19 +186,8 @@ class Changelog:
                 return msgspec.json.decode(newest, type=Marker)
         return None
 
-    def _marker(self, producer: PartitionProducer, positions: dict[str, int], watermark: int) -> list[Any]:
-        ends = {} if self._transactional else dict(self._ends)
-        marker = Marker(self._incarnation, positions, watermark, ends)
-        return _batches(producer, [(_MARKER, msgspec.json.encode(marker))])
 
-    def _note(self, ends: Mapping[TopicPartition, int]) -> None:
-        for tp, end in ends.items():
-            table = self._tables[tp]
-            if table != POSITIONS:
-                self._ends[table] = end
-
-
-def _batches(producer: PartitionProducer, items: Items) -> list[Any]:
+def _batches(producer: Producer, items: Items) -> list[Any]:
     builders = [producer.new_builder()]
     append = builders[0].append
     for key, value in items:

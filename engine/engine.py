@@ -16,6 +16,7 @@ from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
 from core.errors import FatalError, HomunculusError
 from core.settings import Settings
 from core.topics import TopicSpec
+from engine.committer import Committer
 from engine.connection import Connection
 from engine.folder import WorkerFolder
 from engine.profile import Profile
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-PARTITIONS_PER_SECOND: Final = 160
-"""Commits a second that one worker keeps up with: where more partitions ask, the interval stretches."""
 LEAVE_S: Final = 0.5
 FATAL_STATUS: Final = 3
 
@@ -53,11 +52,11 @@ class Engine:
         self.wake = asyncio.Event()
         self.profile = Profile(settings.profile)
         self.memory = RocksMemory()
+        self.committer = Committer(self)
         self.epoch = 0
         """Counts assignments: what was fetched under an older one is given back."""
         self.dying: BaseException | None = None
         self._begins: dict[TopicPartition, int] = {}
-        self._said_interval = 0.0
         self._folder = WorkerFolder(self.application_folder)
         self._connection: Connection | None = None
         self._consumer: AIOKafkaConsumer | None = None
@@ -109,16 +108,6 @@ class Engine:
         self._folder.claim()
 
     @property
-    def commit_interval(self) -> float:
-        """Seconds between commits; stretched where this worker has many partitions."""
-        asked = self.settings.commit_interval
-        interval = max(asked, len(self.tasks) / PARTITIONS_PER_SECOND)
-        if interval > asked and interval != self._said_interval:
-            self._said_interval = interval
-            log.warning("%d partitions here: commits every %.2f s instead of %.2f s", len(self.tasks), interval, asked)
-        return interval
-
-    @property
     def output_names(self) -> list[str]:
         """Topics that agents may write to, as the broker names them."""
         return [self.settings.topic_prefix + name for name in sorted(self.outputs)]
@@ -133,14 +122,16 @@ class Engine:
         """Tasks open in the background, so that the group's heartbeats go on however long a replay takes."""
         if self.dying is None:
             self.epoch += 1
+            self.committer.joined()
             for partition, topics in topics_by_partition.items():
                 self.tasks[partition] = PartitionTask(self, partition, sorted(topics))
 
     async def revoked(self) -> None:
         """Every task commits what is finished and lets go."""
         self.epoch += 1
+        await self.committer.revoked()
         tasks, self.tasks = list(self.tasks.values()), {}
-        await asyncio.gather(*(task.revoked() for task in tasks))
+        await asyncio.gather(*(task.close() for task in tasks))
 
     async def seek(self, positions: Mapping[TopicPartition, int]) -> None:
         """Puts the consumer where tasks go on. A position that the topic no longer has becomes its beginning."""

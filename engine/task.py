@@ -1,24 +1,22 @@
-"""One object owns all of a partition: producer, store, positions, staged outputs. It is the unit of everything."""
+"""One object owns all of a partition: store, positions, staged outputs. It is the unit of everything but the commit."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 
-from core.errors import DataFolderError, FatalError, FencedError, TaskError
+from core.errors import DataFolderError, FencedError, TaskError
 from engine.batch import Slice
 from engine.changelog import Changelog
-from engine.deadline import within
-from engine.hanging import end_hanging
 from engine.offsets import OffsetTracker
-from engine.outputs import Outbox
-from engine.producer import PartitionProducer
+from engine.outputs import Builders, Outbox
+from engine.producer import Producer
 from engine.record import Record
 from engine.store import Meta, PartitionStore
 from engine.table import Items, Shard, Values
@@ -38,16 +36,27 @@ CHECKPOINT_PAUSE_S: Final = 0.005
 """Values written to RocksDB in one go, about .7 ms, and the pause after it: no event waits long for a checkpoint."""
 CHECKPOINT_VALUES: Final = 50_000
 """Committed values that may wait for RocksDB."""
-EARLY_S: Final = 0.003
-"""A transaction is begun ahead when its commit is further away than this."""
 CLOSE_S: Final = 5.0
-"""What the last commit may take when a partition is revoked; not committed by then: aborted."""
+"""What the end of its work may take when a partition is revoked."""
 REOPEN_S: Final = (0.2, 5.0)
 """First and longest pause before a task is opened again."""
 
 
+class Taken(NamedTuple):
+    """What a commit takes from a task."""
+
+    positions: dict[str, int]
+    watermark: int
+    changes: dict[str, Items]
+    records: Builders
+    """The changes, for the changelogs."""
+    outputs: Builders
+    staged: int
+    """Outputs that were ever staged: without transactions all of them must have left before the commit."""
+
+
 class PartitionTask:
-    """Opens in the background, commits every interval, and reopens itself from what is committed when a write fails."""
+    """Opens in the background, and opens itself anew, from what is committed, when a write fails."""
 
     def __init__(self, engine: Engine, partition: int, topics: Iterable[str]) -> None:
         self.engine = engine
@@ -65,10 +74,8 @@ class PartitionTask:
         self._trackers: dict[str, OffsetTracker[Slice[Any]]] = {}
         self._careful: dict[str, int] = {}
         self._shards: dict[str, Shard] = {}
-        self._work = asyncio.Event()
-        self._lock = asyncio.Lock()
+        self._dirty = False
         self._closing = False
-        self._producer: PartitionProducer | None = None
         self._store: PartitionStore | None = None
         self._checkpointed = time.monotonic()
         self._meta: Meta | None = None
@@ -77,7 +84,8 @@ class PartitionTask:
         self._sender: asyncio.Task[None] | None = None
         self._sent = asyncio.Condition()
         self._sent_to = 0
-        self._failure: TaskError | FencedError | None = None
+        self._telling: asyncio.Task[None] | None = None
+        self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._runner = asyncio.create_task(self._run(), name=f"partition {partition}")
 
     # -- life ---------------------------------------------------------------------------------------------------------
@@ -88,19 +96,15 @@ class PartitionTask:
             try:
                 await self._assigned()
                 pause = REOPEN_S[0]
-                await self._commit_for_ever()
-            except FencedError as error:
+                await self._failure
+            except (TaskError, FencedError, KafkaError, OSError) as error:
                 self._drop(str(error))
-                if not await self.engine.still_owner():
-                    self.engine.fatal(error)
-                    return
                 log.warning(
-                    "Partition %d: the broker gave up its transaction; reopening, the group says it is ours",
+                    "Partition %d: %s; reopening from the last commit in %.1f s",
                     self.partition,
+                    error or repr(error),
+                    pause,
                 )
-            except (TaskError, KafkaError, OSError) as error:
-                self._drop(str(error))
-                log.warning("%s; reopening from the last commit in %.1f s", error or repr(error), pause)
             except asyncio.CancelledError:
                 raise
             except Exception as error:  # anything else is a fault of ours, or a full disk: stop in the open
@@ -113,35 +117,34 @@ class PartitionTask:
 
     async def _assigned(self) -> None:
         engine, began = self.engine, time.monotonic()
-        connection = engine.connection
-        self.reason = "fencing the former owner"
-        self._failure = None
-        self._producer = PartitionProducer(connection, self.partition)
-        await self._producer.start()  # first: fences the former owner, ends its transaction
-        fenced = time.monotonic()
+        connection, tables, folder = engine.connection, engine.tables, engine.folder / str(self.partition)
+        self._failure = asyncio.get_running_loop().create_future()
+        self._changelog = Changelog(connection, self.partition, list(tables))
+        self._outbox = Outbox((await engine.committer.producer()).new_builder)
+        sources = [TopicPartition(topic, self.partition) for topic in self.topics]
+        if connection.transactional:
+            self.reason = "waiting until its former owner's work is decided"
+            await engine.committer.takeover.decided(
+                sources,
+                self._changelog.positions,
+                [tp for tp in self._changelog.targets(tables) if tp != self._changelog.positions],
+                [TopicPartition(name, self.partition) for name in engine.output_names],
+            )
+        decided = time.monotonic()
         self.reason = "restoring its tables"
-        tables = engine.tables
-        folder = engine.folder / str(self.partition)
         self._opening = asyncio.create_task(asyncio.to_thread(PartitionStore, folder, list(tables), engine.memory))
         self._store = store = await asyncio.shield(self._opening)
-        self._changelog = Changelog(connection, self.partition, list(tables))
-        if connection.transactional:
-            outputs = [TopicPartition(name, self.partition) for name in engine.output_names]
-            others = [tp for tp in self._changelog.targets(tables) if tp != self._changelog.positions]
-            await end_hanging(connection, self._producer, self._changelog.positions, [*others, *outputs])
         restored = await self._changelog.replay(store)  # read_committed, up to the end of this moment
         replayed = time.monotonic()
-        self._outbox = Outbox(self._producer.new_builder)
         self._sent_to = 0
+        self._dirty = False
         self._shards = {name: table.shard(store) for name, table in tables.items()}
         self._trackers = {t: OffsetTracker(store.meta.positions.get(t, 0)) for t in self.topics}
         self.committed = dict(store.meta.positions)
         self.watermark = store.meta.watermark
         self.reason = "waiting for the models"
         await engine.ready.wait()
-        await engine.seek(
-            {TopicPartition(t, self.partition): tracker.position for t, tracker in self._trackers.items()}
-        )
+        await engine.seek({tp: self._trackers[tp.topic].position for tp in sources})
         for topic, tracker in self._trackers.items():
             tracker.accepted = tracker.position = max(
                 tracker.position, engine.begins(TopicPartition(topic, self.partition))
@@ -151,39 +154,24 @@ class PartitionTask:
         self.reason = ""
         engine.wake.set()
         log.info(
-            "Partition %d is open: fenced in %.0f ms, %d records replayed in %.0f ms, positions %s",
+            "Partition %d is open: decided in %.0f ms, %d records replayed in %.0f ms, positions %s",
             self.partition,
-            1e3 * (fenced - began),
+            1e3 * (decided - began),
             restored,
-            1e3 * (replayed - fenced),
+            1e3 * (replayed - decided),
             {t: tracker.position for t, tracker in self._trackers.items()},
         )
 
-    async def _commit_for_ever(self) -> None:
-        engine = self.engine
-        last = time.monotonic()
-        while not self._closing:
-            await self._work.wait()
-            left = last + engine.commit_interval - time.monotonic()
-            if left > EARLY_S:
-                await self._begin_early()
-                left = last + engine.commit_interval - time.monotonic()
-            if left > 0:
-                await asyncio.sleep(left)
-            last = time.monotonic()
-            await self.commit()
+    def fail(self, error: TaskError | FencedError) -> None:
+        """What was taken from it is not committed: it opens anew."""
+        if self.open:
+            self._drop(str(error))
+            self._failure.set_exception(error)
+            self._failure.exception()  # nobody asks for it when the task is being closed
+            self._telling = asyncio.create_task(self._tell_commit())
 
-    async def revoked(self) -> None:
-        """Commits the finished prefix, drops the rest, releases producer and folder. Never raises."""
-        try:
-            if self.open:
-                await within(CLOSE_S, self.commit())
-        except (TaskError, FatalError, TimeoutError) as error:
-            log.warning(
-                "Partition %d: its last commit was dropped (%s); its next owner does that work again",
-                self.partition,
-                error,
-            )
+    async def close(self) -> None:
+        """Drops what is not committed, and releases the folder."""
         self._closing = True
         self._drop("revoked")
         self._runner.cancel()
@@ -198,9 +186,6 @@ class PartitionTask:
         self._shards = {}
 
     async def _release(self) -> None:
-        if self._producer is not None:
-            producer, self._producer = self._producer, None
-            await producer.stop()
         opening, self._opening, self._store = self._opening, None, None
         if opening is not None:
             # Whoever was cancelled while it opened must not leave it behind: it holds the folder's lock.
@@ -277,24 +262,27 @@ class PartitionTask:
             for staged in s.outputs:
                 self._outbox.add(staged)
         if moved:
-            self._work.set()
+            self._touch()
             self.engine.wake.set()
             if self._outbox and self._sender is None and not self.engine.exactly_once:
                 self._sender = asyncio.create_task(self._send_at_once())
 
+    def _touch(self) -> None:
+        self._dirty = True
+        self.engine.committer.wake()
+
     async def _send_at_once(self) -> None:
         """Without transactions outputs don't wait for the commit: one request in flight, the next takes all since."""
-        producer = self._producer
-        assert producer is not None
         try:
+            producer = await self.engine.committer.producer()
             while self._outbox:
                 staged = self._outbox.staged
                 await producer.send(self._outbox.take())
                 self._sent_to = staged
                 await self._tell_commit()
         except (TaskError, FencedError) as error:
-            self._failure = error  # what was taken is lost here: the task reopens before it
-            await self._tell_commit()
+            # What was taken is lost here, and other tasks use the same producer: all of them reopen.
+            await self.engine.committer.failed(error)
         finally:
             self._sender = None
 
@@ -302,54 +290,65 @@ class PartitionTask:
         async with self._sent:
             self._sent.notify_all()
 
-    async def _until_sent(self, number: int) -> None:
-        """Without transactions: waits until so many outputs have left. Raises what their sending met."""
+    async def until_sent(self, number: int) -> None:
+        """Without transactions: waits until so many outputs have left. Raises TaskError when they can't."""
         async with self._sent:
-            await self._sent.wait_for(lambda: self._sent_to >= number or self._failure is not None)
-        if self._failure is not None:
-            raise self._failure
+            await self._sent.wait_for(lambda: self._sent_to >= number or not self.open)
+        if not self.open:
+            raise TaskError(self.reason)
+
+    # -- committing ---------------------------------------------------------------------------------------------------
 
     @property
     def idle(self) -> bool:
         """Whether nothing waits for a commit."""
-        return not self._work.is_set()
+        return not self._dirty
 
-    # -- committing ---------------------------------------------------------------------------------------------------
+    def positions(self) -> dict[TopicPartition, int]:
+        """Where the finished prefix of each source ends."""
+        return {TopicPartition(topic, self.partition): t.position for topic, t in self._trackers.items()}
 
-    async def _begin_early(self) -> None:
-        async with self._lock:
-            if self._producer is not None:
-                touched = [name for name, shard in self._shards.items() if shard.touched]
-                await self._producer.begin([*self._changelog.targets(touched), *self._outbox.targets])
+    def targets(self) -> list[TopicPartition]:
+        """What its next commit will write to, as far as is known by now."""
+        touched = [name for name, shard in self._shards.items() if shard.touched]
+        return [*self._changelog.targets(touched), *self._outbox.targets]
 
-    async def commit(self) -> None:
-        """Outputs, changed values and positions of one instant, all seen or none. Work goes on meanwhile."""
-        async with self._lock:
-            if not self.open or not self._work.is_set():
-                return
-            engine, producer = self.engine, self._producer
-            assert producer is not None
-            self._work.clear()
-            positions = {topic: tracker.position for topic, tracker in self._trackers.items()}
-            outputs = self._outbox.take() if engine.exactly_once else {}
-            staged = self._outbox.staged
-            changes: dict[str, Items] = {name: shard.take() for name, shard in self._shards.items()}
-            for table, keys in self._changelog.orphans.items():
-                written = {key for key, _ in changes[table]}
-                changes[table] += [(k, self._shards[table].stored(k)) for k in keys - written]
-            shards, watermark = self._shards, self.watermark
-            if not engine.exactly_once:
-                await self._until_sent(staged)
-            async with producer.transaction():
-                await producer.send(outputs)
-                meta = await self._changelog.write(producer, changes, positions, watermark)
-            self._changelog.orphans.clear()
-            for name, items in changes.items():
-                shards[name].absorb(items)
-            self._meta = meta
-            self.committed = positions
-            self.committed_at = time.monotonic()
-            self._checkpoint()
+    def take(self, producer: Producer) -> Taken:
+        """What is finished and not yet committed; committed_to() or fail() must follow."""
+        self._dirty = False
+        changes: dict[str, Items] = {name: shard.take() for name, shard in self._shards.items()}
+        for table, keys in self._changelog.orphans.items():
+            written = {key for key, _ in changes[table]}
+            changes[table] += [(k, self._shards[table].stored(k)) for k in keys - written]
+        return Taken(
+            {topic: tracker.position for topic, tracker in self._trackers.items()},
+            self.watermark,
+            changes,
+            self._changelog.records(producer, changes),
+            self._outbox.take() if self.engine.exactly_once else {},
+            self._outbox.staged,
+        )
+
+    def note(self, ends: Mapping[TopicPartition, int]) -> None:
+        """Where the broker has put the records of the commit under way."""
+        self._changelog.note(ends)
+
+    def marker(self, producer: Producer, taken: Taken) -> Builders:
+        """The last record of the commit."""
+        return self._changelog.marker(producer, taken.positions, taken.watermark)
+
+    def committed_to(self, taken: Taken, ends: Mapping[TopicPartition, int]) -> None:
+        """The commit has succeeded."""
+        if not self.open:
+            return
+        self.note(ends)
+        self._changelog.orphans.clear()
+        for name, items in taken.changes.items():
+            self._shards[name].absorb(items)
+        self._meta = self._changelog.meta(taken.positions, taken.watermark)
+        self.committed = taken.positions
+        self.committed_at = time.monotonic()
+        self._checkpoint()
 
     def _checkpoint(self) -> None:
         """Begins to write committed values to RocksDB when it is time and the last time is over. Not while a commit is
@@ -369,7 +368,7 @@ class PartitionTask:
                     store.write({shard.name: {key: items[key] for key in keys[i : i + CHECKPOINT_CHUNK]}})
                     await asyncio.sleep(CHECKPOINT_PAUSE_S)  # RocksDB holds the GIL: let others have it
             store.write({}, meta)
-            async with self._lock:
+            async with self.engine.committer.lock:
                 self._tidy([shard for shard, _ in taken])
         except TaskError:
             return  # the task is closed, or opened anew: this checkpoint is only older than it could be
@@ -386,4 +385,4 @@ class PartitionTask:
             shard.written()
             shard.tidy(unfinished)
             if self.engine.tables[shard.name].expire(shard, self.watermark, unfinished):
-                self._work.set()
+                self._touch()

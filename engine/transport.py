@@ -107,6 +107,7 @@ class TaskConsumer(faust_consumer.Consumer):
         if not self.engine.started_consuming:
             return
         await self.engine.revoked()
+        await self.engine.committer.stop()
         await super().on_stop()
         try:
             async with asyncio.timeout(STOP_S):  # a broker that is away must not keep us

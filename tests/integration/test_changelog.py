@@ -8,16 +8,18 @@ import pytest
 
 from core.settings import Guarantee, Settings
 from core.topics import changelog
+from engine import bulk
 from engine import changelog as module
 from engine.admin import ensure_topics
 from engine.changelog import POSITIONS, Changelog
 from engine.connection import Connection, connect
-from engine.producer import PartitionProducer
+from engine.producer import Member, Producer
 from engine.store import Meta, PartitionStore, RocksMemory
 from engine.table import Items
 from tests.kafka import Broker
 
 TABLE = "counts"
+NOBODY: Member = (-1, "", None)
 
 
 class Rig:
@@ -27,9 +29,9 @@ class Rig:
         self.connection = connection
         self.folder = folder
 
-    async def owner(self) -> tuple[PartitionProducer, Changelog, PartitionStore]:
+    async def owner(self) -> tuple[Producer, Changelog, PartitionStore]:
         """A new owner with an empty folder, its changelogs replayed."""
-        producer = PartitionProducer(self.connection, 0)
+        producer = Producer(self.connection, f"{self.connection.settings.app_id}-0")
         await producer.start()
         log = Changelog(self.connection, 0, [TABLE])
         number = sum(1 for _ in self.folder.iterdir())
@@ -37,13 +39,16 @@ class Rig:
         await log.replay(store)
         return producer, log, store
 
-    async def commit(self, producer: PartitionProducer, log: Changelog, items: Items, position: int) -> Meta:
-        async with producer.transaction():
-            return await log.write(producer, {TABLE: items}, {"source": position}, position)
+    async def commit(self, producer: Producer, log: Changelog, items: Items, position: int) -> Meta:
+        positions = {"source": position}
+        async with producer.transaction(NOBODY, {}):
+            log.note(await producer.send(log.records(producer, {TABLE: items})))
+            await producer.send(log.marker(producer, positions, position))
+        return log.meta(positions, position)
 
-    async def half_a_commit(self, producer: PartitionProducer, log: Changelog, items: Items) -> None:
+    async def half_a_commit(self, producer: Producer, log: Changelog, items: Items) -> None:
         """The table's records are sent, and the process dies before the commit ends."""
-        await producer.begin([])
+        await producer.begin(NOBODY, {}, [])
         builder = producer.new_builder()
         for key, value in items:
             builder.append(timestamp=None, key=key, value=value)
@@ -57,6 +62,7 @@ def content(store: PartitionStore) -> dict[bytes, bytes]:
 
 @pytest.fixture(params=[Guarantee.EXACTLY_ONCE, Guarantee.AT_LEAST_ONCE])
 async def rig(broker: Broker, prefix: str, tmp_path: Path, request: pytest.FixtureRequest) -> Rig:
+    bulk.install()
     settings = Settings(app_id=f"{prefix}app", topic_prefix=prefix, partitions=1, guarantee=request.param)
     connection = await connect(settings, broker.url)
     if connection.guarantee is not request.param:

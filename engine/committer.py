@@ -1,0 +1,195 @@
+"""Commits for the whole worker: one producer, one transaction for all its partitions, every interval."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+from aiokafka import TopicPartition
+
+from core.errors import FencedError, HomunculusError, TaskError
+from engine.deadline import within
+from engine.outputs import Builders
+from engine.producer import Member, Producer
+from engine.takeover import Takeover
+
+if TYPE_CHECKING:
+    from engine.engine import Engine
+    from engine.task import PartitionTask
+
+log = logging.getLogger(__name__)
+
+AHEAD_S: Final = (0.003, 0.5)
+"""A transaction is begun ahead of its commit by this much: less isn't worth it, more would keep it open for nothing."""
+CLOSE_S: Final = 5.0
+"""What the last commit may take when partitions are revoked; not committed by then: aborted."""
+
+
+class Committer:
+    """What its tasks have finished is seen together or not at all. When a write fails all of them open anew."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._id = f"{engine.settings.app_id}-{engine.settings.worker_id or uuid.uuid4().hex}"
+        """Of a worker with a name it outlives the process: a restart ends at once what the last one left open."""
+        self._member: Member = (-1, "", None)
+        self._producer: asyncio.Task[Producer] | None = None
+        self._takeover: Takeover | None = None
+        self._work = asyncio.Event()
+        self.lock = asyncio.Lock()
+        """Held between taking what is finished and knowing what became of it."""
+
+    def joined(self) -> None:
+        """The group has assigned partitions. Who we are to it is noted now: a member that it has lost in the meantime
+        must be refused."""
+        coordinator = self._engine.consumer._coordinator
+        self._member = (coordinator.generation, coordinator.member_id, self._engine.settings.worker_id)
+
+    async def producer(self) -> Producer:
+        """The worker's producer, started. Raises FencedError, TaskError."""
+        if self._producer is None:
+            self._producer = asyncio.create_task(self._started())
+        starting = self._producer
+        try:
+            return await asyncio.shield(starting)
+        except HomunculusError:
+            if self._producer is starting:
+                self._producer = None
+            raise
+
+    async def _started(self) -> Producer:
+        producer = Producer(self._engine.connection, self._id)
+        try:
+            await producer.start()
+        except BaseException:
+            await producer.stop()
+            raise
+        return producer
+
+    @property
+    def takeover(self) -> Takeover:
+        """Decides what former owners left undecided."""
+        if self._takeover is None:
+            self._takeover = Takeover(self._engine.connection, self._engine.consumer, self._id, self._end_empty)
+        return self._takeover
+
+    async def _end_empty(self, targets: Iterable[TopicPartition], commit: bool) -> None:
+        producer = await self.producer()
+        async with self.lock:
+            await producer.end_empty(targets, commit=commit)
+
+    def wake(self) -> None:
+        """A task has something to commit."""
+        self._work.set()
+
+    async def run(self) -> None:
+        """Commits for ever."""
+        engine = self._engine
+        last = time.monotonic()
+        while True:
+            await self._work.wait()
+            due = last + engine.settings.commit_interval
+            await _until(due - AHEAD_S[1])
+            try:
+                if due - time.monotonic() > AHEAD_S[0]:
+                    await self._begin()
+                await _until(due)
+                last = time.monotonic()
+                await self.commit()
+            except (TaskError, FencedError) as error:
+                await self.failed(error)
+
+    async def _begin(self) -> None:
+        async with self.lock:
+            producer = self._working()
+            tasks = [task for task in self._engine.tasks.values() if task.open and not task.idle]
+            if producer is not None and tasks:
+                await producer.begin(self._member, _locks(tasks), {tp for task in tasks for tp in task.targets()})
+
+    async def commit(self) -> None:
+        """Outputs, changed values and positions of one instant, all seen or none. Work goes on meanwhile.
+
+        Raises FencedError, TaskError: the tasks whose work was taken must open anew.
+        """
+        async with self.lock:
+            self._work.clear()
+            producer = self._working()
+            tasks = [task for task in self._engine.tasks.values() if task.open and not task.idle]
+            if producer is None or not tasks:
+                return
+            taken = [task.take(producer) for task in tasks]
+            if not self._engine.exactly_once:
+                await asyncio.gather(*(task.until_sent(part.staged) for task, part in zip(tasks, taken, strict=True)))
+            records: Builders = {}
+            for part in taken:
+                for target, batches in (*part.outputs.items(), *part.records.items()):
+                    records.setdefault(target, []).extend(batches)
+            async with producer.transaction(self._member, _locks(tasks)):
+                if self._engine.exactly_once:
+                    for task, part in zip(tasks, taken, strict=True):
+                        records |= task.marker(producer, part)
+                    ends = await producer.send(records)
+                else:
+                    # In this order: a marker never speaks of records that aren't there.
+                    ends = await producer.send(records)
+                    markers: Builders = {}
+                    for task, part in zip(tasks, taken, strict=True):
+                        task.note(ends)
+                        markers |= task.marker(producer, part)
+                    await producer.send(markers)
+            for task, part in zip(tasks, taken, strict=True):
+                task.committed_to(part, ends)
+
+    def _working(self) -> Producer | None:
+        started = self._producer
+        return started.result() if started is not None and started.done() and not started.exception() else None
+
+    async def failed(self, error: TaskError | FencedError) -> None:
+        """Every open task goes back to what is committed, with a new producer."""
+        engine = self._engine
+        for task in engine.tasks.values():
+            task.fail(error)
+        await self._discard()
+        if isinstance(error, FencedError):
+            if not await engine.still_owner():
+                engine.fatal(error)
+                return
+            log.warning("The broker gave up our transaction; reopening, the group says that the partitions are ours")
+
+    async def _discard(self) -> None:
+        self._work.clear()
+        started, self._producer = self._producer, None
+        if started is not None:
+            await asyncio.wait([started])
+            if not started.exception():
+                await started.result().stop()
+
+    async def revoked(self) -> None:
+        """The last commit before partitions go. Never raises."""
+        try:
+            await within(CLOSE_S, self.commit())
+        except (TaskError, FencedError, TimeoutError) as error:
+            log.warning("The last commit was dropped (%s); the partitions' next owners do that work again", error)
+            for task in self._engine.tasks.values():
+                task.fail(TaskError("revoked"))
+            await self._discard()
+
+    async def stop(self) -> None:
+        """Disconnects."""
+        await self._discard()
+        if self._takeover is not None:
+            await self._takeover.stop()
+
+
+def _locks(tasks: Iterable[PartitionTask]) -> dict[TopicPartition, int]:
+    return {tp: position for task in tasks for tp, position in task.positions().items()}
+
+
+async def _until(moment: float) -> None:
+    left = moment - time.monotonic()
+    if left > 0:
+        await asyncio.sleep(left)

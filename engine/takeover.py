@@ -1,0 +1,257 @@
+"""What a former owner left undecided is decided before a new one reads anything.
+
+Every transaction of a worker holds the group's offsets of the partitions that it writes for, and only the partition's
+owner is let do so. A new owner therefore waits until the group's offsets are stable and what stands in the changelogs
+is decided. Nearly always that is at once: who lets go of a partition commits first. Where it isn't, a worker has died
+or hangs in the middle of a transaction; its transactional id is taken from it, which aborts what is open.
+
+And there are transactions whose markers a broker forgot when it stopped. Seen on Kafka 4.4 (one broker, stopped under
+load, 3 times in 50): the coordinator has logged CompleteCommit, but in some partitions the marker is missing. What
+lies behind is invisible to read_committed readers, and the next commit of the same producer makes it visible, decided
+or not. They are ended as the positions say: committed if the newest positions record is visible, else aborted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import KafkaError, NoError, for_code
+
+from core.errors import TaskError
+from engine.connection import Connection
+from engine.deadline import within
+from engine.producer import Producer
+from engine.protocol import (
+    UNSTABLE_OFFSET_COMMIT,
+    DescribeProducersRequest,
+    DescribeTransactionsRequest,
+    ListTransactionsRequest,
+    StableOffsetFetchRequest,
+)
+
+log = logging.getLogger(__name__)
+
+GRACE_S: Final = 0.5
+"""A transaction that is about to end has this long; then its id is taken from its producer."""
+HANGING_S: Final = 1.5
+"""What is undecided after so long has no producer that could end it."""
+GIVE_UP_S: Final = 4.0
+LOOK_S: Final = 0.02
+STOP_S: Final = 5.0
+LOOK_BACK: Final = 100
+
+EndOwn = Callable[[Iterable[TopicPartition], bool], Awaitable[None]]
+"""Writes markers to partitions in the name of this worker's own producer; True commits."""
+
+
+class Takeover:
+    """One for the worker: its tasks ask it about their partitions when they open."""
+
+    def __init__(self, connection: Connection, consumer: AIOKafkaConsumer, own_id: str, end_own: EndOwn) -> None:
+        """consumer: the group's, which reads read_committed."""
+        self._connection = connection
+        self._stable = consumer
+        self._own_id = own_id
+        self._end_own = end_own
+        self._raw: asyncio.Task[AIOKafkaConsumer] | None = None
+        self._fencing: dict[str, asyncio.Task[None]] = {}
+
+    async def decided(
+        self,
+        sources: Sequence[TopicPartition],
+        positions: TopicPartition,
+        changelogs: Iterable[TopicPartition],
+        outputs: Iterable[TopicPartition],
+    ) -> None:
+        """Returns when nothing of a former owner can appear in a partition any more.
+
+        sources: the input's partitions; positions: the changelog of markers; changelogs: those of tables. Outputs are
+        decided as far as we can: others may write there. Raises KafkaError, TaskError.
+        """
+        began = time.monotonic()
+        while await self._unstable(sources):
+            if time.monotonic() - began > GRACE_S:
+                await self._fence_writers_of(positions)
+            await asyncio.sleep(LOOK_S)
+        ours = {positions, *changelogs}
+        targets = [*ours, *outputs]
+        written = await (await self._reader()).end_offsets(targets)
+        began = time.monotonic()
+        ended = False
+        while True:
+            stable = await self._stable.end_offsets(targets)
+            hanging = [tp for tp in targets if stable[tp] < written[tp]]
+            waited = time.monotonic() - began
+            if not hanging or (ended and waited > GIVE_UP_S and ours.isdisjoint(hanging)):
+                return
+            if waited > GIVE_UP_S:
+                raise TaskError(
+                    f"partition {positions.partition}: somebody's transaction is open in "
+                    f"{', '.join(sorted(tp.topic for tp in hanging))} (kafka-transactions.sh find-hanging shows whose)"
+                )
+            if waited > HANGING_S and not ended:
+                ended = True
+                await self._end_hanging(hanging, positions)
+            elif waited > GRACE_S:
+                await self._fence_writers_of(positions)
+            await asyncio.sleep(LOOK_S)
+
+    async def stop(self) -> None:
+        """Disconnects."""
+        for task in (self._raw, *self._fencing.values()):
+            if task is not None:
+                task.cancel()
+        if self._raw is not None:
+            await asyncio.wait([self._raw])
+            if not self._raw.cancelled() and self._raw.exception() is None:
+                await _stop(self._raw.result())
+
+    # -- looking ------------------------------------------------------------------------------------------------------
+
+    async def _unstable(self, sources: Sequence[TopicPartition]) -> bool:
+        request = StableOffsetFetchRequest(self._connection.settings.app_id, sources)
+        answer = await self._stable._coordinator._send_req(request)
+        codes = {answer.error_code, *(p[4] for _, partitions, _ in answer.topics for p in partitions)}
+        for code in codes - {UNSTABLE_OFFSET_COMMIT}:
+            if (error := for_code(code)) is not NoError:
+                raise error
+        return UNSTABLE_OFFSET_COMMIT in codes
+
+    async def _reader(self) -> AIOKafkaConsumer:
+        if self._raw is None or (self._raw.done() and (self._raw.cancelled() or self._raw.exception())):
+            self._raw = asyncio.create_task(_started(self._connection, "read_uncommitted"))
+        return await asyncio.shield(self._raw)
+
+    async def _ask_all(self, request: Callable[[], Any]) -> list[tuple[int, Any]]:
+        client = (await self._reader())._client
+        nodes = [broker.nodeId for broker in client.cluster.brokers()]
+        return [(node, await client.send(node, request())) for node in nodes]
+
+    async def _transactions(self) -> dict[str, tuple[int, int]]:
+        """Our application's transactional ids, this worker's left out: the node that coordinates each, its producer."""
+        ours = f"{self._connection.settings.app_id}-"
+        found = {}
+        for node, answer in await self._ask_all(ListTransactionsRequest):
+            for transactional_id, producer, _, _ in answer.transactions:
+                if transactional_id.startswith(ours) and transactional_id != self._own_id:
+                    found[transactional_id] = (node, producer)
+        return found
+
+    async def _writers_of(self, positions: TopicPartition) -> list[str]:
+        """Transactional ids whose open transaction has a partition in it."""
+        by_node: dict[int, list[str]] = {}
+        for transactional_id, (node, _) in (await self._transactions()).items():
+            by_node.setdefault(node, []).append(transactional_id)
+        client = (await self._reader())._client
+        writers = []
+        for node, ids in by_node.items():
+            answer = await client.send(node, DescribeTransactionsRequest(ids))
+            for _, transactional_id, _, _, _, _, _, topics, _ in answer.transactions:
+                if any(topic == positions.topic and positions.partition in numbers for topic, numbers, _ in topics):
+                    writers.append(transactional_id)
+        return writers
+
+    # -- deciding -----------------------------------------------------------------------------------------------------
+
+    async def _fence_writers_of(self, positions: TopicPartition) -> None:
+        for transactional_id in await self._writers_of(positions):
+            if transactional_id not in self._fencing:
+                log.warning(
+                    "Partition %d: %s left a transaction open; it is taken from it",
+                    positions.partition,
+                    transactional_id,
+                )
+                task = asyncio.create_task(self._fence(transactional_id))
+                self._fencing[transactional_id] = task
+            task = self._fencing[transactional_id]
+            await asyncio.wait([task])
+            self._fencing.pop(transactional_id, None)
+            task.result()
+
+    async def _fence(self, transactional_id: str) -> None:
+        producer = Producer(self._connection, transactional_id)
+        try:
+            await producer.start()
+        finally:
+            await producer.stop()
+
+    async def _end_hanging(self, hanging: list[TopicPartition], positions: TopicPartition) -> None:
+        commit = await self._newest_is_visible(positions)
+        log.warning(
+            "Partition %d: the broker left a transaction open in %s; it is %s, as its positions say",
+            positions.partition,
+            ", ".join(sorted(tp.topic for tp in hanging)),
+            "committed" if commit else "aborted",
+        )
+        numbers = await self._open_producers(hanging)
+        owners = {producer: name for name, (_, producer) in (await self._transactions()).items()}
+        for number, partitions in numbers.items():
+            if number in owners:
+                producer = Producer(self._connection, owners[number])
+                try:
+                    await producer.start()
+                    await producer.end_empty(partitions, commit=commit)
+                finally:
+                    await producer.stop()
+            else:
+                await self._end_own(partitions, commit)
+
+    async def _open_producers(self, partitions: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
+        """Producer ids with the partitions in which their transactions are open."""
+        client = (await self._reader())._client
+        by_node: dict[int, list[TopicPartition]] = {}
+        for tp in partitions:
+            by_node.setdefault(client.cluster.leader_for_partition(tp), []).append(tp)
+        found: dict[int, list[TopicPartition]] = {}
+        for node, led in by_node.items():
+            answer = await client.send(node, DescribeProducersRequest(led))
+            for topic, described, _ in answer.topics:
+                for partition, _, _, producers, _ in described:
+                    for number, *_, open_since, _ in producers:
+                        if open_since >= 0:
+                            found.setdefault(number, []).append(TopicPartition(topic, partition))
+        return found
+
+    async def _newest_is_visible(self, positions: TopicPartition) -> bool:
+        """Whether a read_committed reader sees the newest record of positions."""
+        raw = await _started(self._connection, "read_uncommitted")
+        stable = await _started(self._connection, "read_committed")
+        try:
+            return await _newest_offset(raw, positions) == await _newest_offset(stable, positions)
+        finally:
+            await _stop(raw)
+            await _stop(stable)
+
+
+async def _started(connection: Connection, isolation: str) -> AIOKafkaConsumer:
+    consumer = AIOKafkaConsumer(**connection.options, isolation_level=isolation, enable_auto_commit=False)
+    try:
+        await consumer.start()
+    except BaseException:
+        await _stop(consumer)
+        raise
+    return consumer
+
+
+async def _stop(consumer: AIOKafkaConsumer) -> None:
+    with suppress(TimeoutError, KafkaError):
+        await within(STOP_S, consumer.stop())
+
+
+async def _newest_offset(consumer: AIOKafkaConsumer, tp: TopicPartition) -> int:
+    """Offset of the last record that this consumer sees; -1 if there is none in sight."""
+    end = (await consumer.end_offsets([tp]))[tp]
+    first = (await consumer.beginning_offsets([tp]))[tp]
+    consumer.assign([tp])
+    consumer.seek(tp, max(first, end - LOOK_BACK))
+    newest = -1
+    while await consumer.position(tp) < end:
+        for record in (await consumer.getmany(tp, timeout_ms=200)).get(tp, ()):
+            newest = record.offset
+    return newest
