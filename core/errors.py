@@ -25,6 +25,7 @@ HomunculusError
 ├── TaskError        the partition's task is dropped and opened again from what is committed
 └── FatalError       the process exits at once, non-zero
     ├── FencedError      another worker has its partitions now
+    │   └── NotAMemberError    the group said so, before anything was written
     └── WatchdogError    the consumer died quietly: no assignment, no progress, no commit
 """
 
@@ -166,6 +167,10 @@ class FencedError(FatalError):
             f"another worker has the partitions of this one by now (the broker says {answer}); this process stops so "
             "that nothing is written twice (its supervisor may restart it)"
         )
+
+
+class NotAMemberError(FencedError):
+    """The group refuses us: it has given our partitions to another worker, or is about to."""
 
 
 class WatchdogError(FatalError):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from aiokafka import TopicPartition
 
-from core.errors import FencedError, HomunculusError, TaskError
+from core.errors import FencedError, HomunculusError, NotAMemberError, TaskError
 from engine.deadline import within
 from engine.outputs import Builders
 from engine.producer import Member, Producer
@@ -43,11 +43,15 @@ class Committer:
         self.lock = asyncio.Lock()
         """Held between taking what is finished and knowing what became of it."""
 
-    def joined(self) -> None:
+    def joined(self) -> bool:
         """The group has assigned partitions. Who we are to it is noted now: a member that it has lost in the meantime
-        must be refused."""
+        must be refused. Returns whether we were in it all the time: then nobody else can have had what we still have.
+        """
+        generation, member_id, _ = self._member
         coordinator = self._engine.consumer._coordinator
         self._member = (coordinator.generation, coordinator.member_id, self._engine.settings.worker_id)
+        self.wake()
+        return (coordinator.generation, coordinator.member_id) == (generation + 1, member_id)
 
     async def producer(self) -> Producer:
         """The worker's producer, started. Raises FencedError, TaskError."""
@@ -105,10 +109,24 @@ class Committer:
 
     async def _begin(self) -> None:
         async with self.lock:
-            producer = self._working()
-            tasks = [task for task in self._engine.tasks.values() if task.open and not task.idle]
-            if producer is not None and tasks:
-                await producer.begin(self._member, _locks(tasks), {tp for task in tasks for tp in task.targets()})
+            producer, tasks = self._working(), self._at_work()
+            if producer is not None and await self._locked(producer, tasks):
+                await producer.begin(self._member, {}, {tp for task in tasks for tp in task.targets()})
+
+    async def _locked(self, producer: Producer, tasks: list[PartitionTask]) -> bool:
+        """Whether the group lets us write for these partitions. While it deals them anew it may not: then later."""
+        try:
+            locks = {tp: position for task in tasks for tp, position in task.positions().items()}
+            await producer.begin(self._member, locks, ())
+        except NotAMemberError:
+            if not self._engine.rebalancing:
+                raise
+            self._work.set()
+            return False
+        return True
+
+    def _at_work(self) -> list[PartitionTask]:
+        return [task for task in self._engine.tasks.values() if task.open and not task.idle]
 
     async def commit(self) -> None:
         """Outputs, changed values and positions of one instant, all seen or none. Work goes on meanwhile.
@@ -117,10 +135,10 @@ class Committer:
         """
         async with self.lock:
             self._work.clear()
-            producer = self._working()
-            tasks = [task for task in self._engine.tasks.values() if task.open and not task.idle]
-            if producer is None or not tasks:
+            producer, tasks = self._working(), self._at_work()
+            if producer is None or not tasks or not await self._locked(producer, tasks):
                 return
+            tasks = [task for task in tasks if task.open]
             taken = [task.take(producer) for task in tasks]
             if not self._engine.exactly_once:
                 await asyncio.gather(*(task.until_sent(part.staged) for task, part in zip(tasks, taken, strict=True)))
@@ -128,7 +146,7 @@ class Committer:
             for part in taken:
                 for target, batches in (*part.outputs.items(), *part.records.items()):
                     records.setdefault(target, []).extend(batches)
-            async with producer.transaction(self._member, _locks(tasks)):
+            async with producer.transaction():
                 if self._engine.exactly_once:
                     for task, part in zip(tasks, taken, strict=True):
                         records |= task.marker(producer, part)
@@ -154,7 +172,7 @@ class Committer:
         for task in engine.tasks.values():
             task.fail(error)
         await self._discard()
-        if isinstance(error, FencedError):
+        if isinstance(error, FencedError) and not engine.rebalancing:
             if not await engine.still_owner():
                 engine.fatal(error)
                 return
@@ -169,7 +187,7 @@ class Committer:
                 await started.result().stop()
 
     async def revoked(self) -> None:
-        """The last commit before partitions go. Never raises."""
+        """The last commit before partitions may go. Never raises."""
         try:
             await within(CLOSE_S, self.commit())
         except (TaskError, FencedError, TimeoutError) as error:
@@ -183,10 +201,6 @@ class Committer:
         await self._discard()
         if self._takeover is not None:
             await self._takeover.stop()
-
-
-def _locks(tasks: Iterable[PartitionTask]) -> dict[TopicPartition, int]:
-    return {tp: position for task in tasks for tp, position in task.positions().items()}
 
 
 async def _until(moment: float) -> None:

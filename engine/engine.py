@@ -55,6 +55,8 @@ class Engine:
         self.committer = Committer(self)
         self.epoch = 0
         """Counts assignments: what was fetched under an older one is given back."""
+        self.rebalancing = False
+        """Whether the group is dealing partitions: it may refuse what it let us write before."""
         self.dying: BaseException | None = None
         self._begins: dict[TopicPartition, int] = {}
         self._folder = WorkerFolder(self.application_folder)
@@ -118,18 +120,48 @@ class Engine:
 
     # -- assignment ---------------------------------------------------------------------------------------------------
 
-    def assigned(self, topics_by_partition: Mapping[int, Iterable[str]]) -> None:
-        """Tasks open in the background, so that the group's heartbeats go on however long a replay takes."""
-        if self.dying is None:
-            self.epoch += 1
-            self.committer.joined()
-            for partition, topics in topics_by_partition.items():
-                self.tasks[partition] = PartitionTask(self, partition, sorted(topics))
-
     async def revoked(self) -> None:
-        """Every task commits what is finished and lets go."""
-        self.epoch += 1
+        """The group is about to deal the partitions anew. What is finished is committed, and with transactions nothing
+        is let go yet: most partitions stay where they are, and whoever gets another one of ours waits for our
+        transaction. Without them nobody would."""
+        self.rebalancing = True
         await self.committer.revoked()
+        if not self.exactly_once:
+            await self._close_tasks()
+
+    async def assigned(self, topics_by_partition: Mapping[int, Iterable[str]]) -> None:
+        """What stays goes on where it is, what has gone is closed; the rest opens in the background, so that the
+        group's heartbeats go on however long a replay takes."""
+        if self.dying is not None:
+            return
+        topics = {partition: tuple(sorted(names)) for partition, names in topics_by_partition.items()}
+        async with self.committer.lock:  # a commit under way is the former member's
+            self.epoch += 1
+            continuous = self.committer.joined()
+            before = self.tasks
+            self.tasks = {n: task for n, task in before.items() if continuous and topics.get(n) == task.topics}
+            for task in self.tasks.values():
+                self._go_on(task)
+            self.rebalancing = False
+        await asyncio.gather(*(task.close() for n, task in before.items() if n not in self.tasks))
+        for partition in topics.keys() - self.tasks.keys():
+            self.tasks[partition] = PartitionTask(self, partition, topics[partition])
+
+    def _go_on(self, task: PartitionTask) -> None:
+        """The consumer has forgotten where it was, and Faust drops what its queues hold of the last generation. A task
+        that still opens seeks then."""
+        if task.open:
+            task.read_again()
+            self.consumer.resume(*(TopicPartition(topic, task.partition) for topic in task.topics))
+
+    async def close(self) -> None:
+        """Every task commits what is finished and lets go."""
+        await self.committer.revoked()
+        await self._close_tasks()
+        await self.committer.stop()
+
+    async def _close_tasks(self) -> None:
+        self.epoch += 1
         tasks, self.tasks = list(self.tasks.values()), {}
         await asyncio.gather(*(task.close() for task in tasks))
 

@@ -23,7 +23,7 @@ from aiokafka.errors import (
 )
 from aiokafka.producer.sender import AddOffsetsToTxnHandler, BaseHandler
 
-from core.errors import FencedError, TaskError
+from core.errors import FencedError, NotAMemberError, TaskError
 from engine.connection import Connection
 from engine.deadline import within
 from engine.outputs import Builders
@@ -123,10 +123,9 @@ class Producer:
             done = await _Lock(sender, self._group, member, offsets).do(node)
 
     @asynccontextmanager
-    async def transaction(self, member: Member, locks: Mapping[TopicPartition, int]) -> AsyncIterator[None]:
-        """What is sent inside is seen together, once the block has ended without an error."""
+    async def transaction(self) -> AsyncIterator[None]:
+        """What is sent inside is seen together, once the block has ended without an error. begin() comes first."""
         with _as_ours():
-            await self.begin(member, locks, ())
             yield
             if self.transactional:
                 await self._end(commit=True)
@@ -188,7 +187,7 @@ class _Lock(BaseHandler):
         for _, partitions, _ in response.topics:
             for _, code, _ in partitions:
                 if code in _REFUSED:
-                    raise FencedError(_REFUSED[code])
+                    raise NotAMemberError(_REFUSED[code])
                 error = for_code(code)
                 if error in (CoordinatorNotAvailableError, NotCoordinatorError, RequestTimedOutError):
                     return float(self.handle_error())

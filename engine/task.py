@@ -225,6 +225,10 @@ class PartitionTask:
     def rewind(self, failed: Slice[Any]) -> None:
         """Gives up unfinished work and reads it again; records up to the failed slice's end come one by one."""
         self._careful[failed.topic] = max(failed.last, self._careful.get(failed.topic, -1))
+        self.read_again()
+
+    def read_again(self) -> None:
+        """Gives up unfinished work; the consumer goes back to where the finished prefix ends."""
         self.epoch += 1
         dropped = [s for tracker in self._trackers.values() for s in tracker.rewind()]
         for shard in self._shards.values():

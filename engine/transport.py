@@ -106,8 +106,7 @@ class TaskConsumer(faust_consumer.Consumer):
     async def on_stop(self) -> None:
         if not self.engine.started_consuming:
             return
-        await self.engine.revoked()
-        await self.engine.committer.stop()
+        await self.engine.close()
         await super().on_stop()
         try:
             async with asyncio.timeout(STOP_S):  # a broker that is away must not keep us
@@ -127,8 +126,14 @@ class TaskConsumer(faust_consumer.Consumer):
     # -- rebalance ----------------------------------------------------------------------------------------------------
 
     async def on_partitions_revoked(self, revoked: set[TP]) -> None:
-        await super().on_partitions_revoked(revoked)  # Faust stops the flow and empties the agents' queues
-        await self.engine.revoked()
+        """Faust would stop the flow and empty the agents' queues: where transactions protect what we write, work goes
+        on until the group has decided."""
+        engine = self.engine
+        if not engine.exactly_once:
+            await super().on_partitions_revoked(revoked)
+        await engine.revoked()
+        if engine.exactly_once and (subscription := self.kafka._subscription.subscription) is not None:
+            subscription._reassignment_in_progress = False  # else aiokafka would hold back what it has fetched
 
     async def on_partitions_assigned(self, assigned: set[TP], generation_id: int = 0) -> None:
         topics: dict[int, list[str]] = {}
@@ -137,7 +142,7 @@ class TaskConsumer(faust_consumer.Consumer):
                 topics.setdefault(tp.partition, []).append(tp.topic)
         # Nothing is read before its task is open: the task seeks, then resumes.
         self.kafka.pause(*(TopicPartition(t, p) for p, ts in topics.items() for t in ts))
-        self.engine.assigned(topics)
+        await self.engine.assigned(topics)
         await super().on_partitions_assigned(assigned, generation_id)
 
     # -- reading ------------------------------------------------------------------------------------------------------

@@ -41,7 +41,8 @@ class Rig:
 
     async def commit(self, producer: Producer, log: Changelog, items: Items, position: int) -> Meta:
         positions = {"source": position}
-        async with producer.transaction(NOBODY, {}):
+        await producer.begin(NOBODY, {}, ())
+        async with producer.transaction():
             log.note(await producer.send(log.records(producer, {TABLE: items})))
             await producer.send(log.marker(producer, positions, position))
         return log.meta(positions, position)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
-from core.errors import FencedError
+from core.errors import FencedError, NotAMemberError
 from core.settings import Settings
 from core.topics import OBSERVATIONS, PREDICTIONS, TopicSpec, changelog
 from engine.admin import ensure_topics
@@ -109,14 +109,14 @@ async def test_whoever_is_not_in_the_group_is_refused_before_it_writes_anything(
     producer = await rig.producer("zombie")
     generation, member_id, _ = rig.member
     for stranger in [(generation - 1, member_id, None), (generation, "somebody", None)]:
-        with pytest.raises(FencedError):
+        with pytest.raises(NotAMemberError):
             await producer.begin(stranger, {rig.source: 7}, [rig.positions])
     await rig.takeover()
 
 
 async def test_a_transaction_that_is_about_to_end_is_waited_for(rig: Rig) -> None:
     former = await rig.producer("former")
-    async with former.transaction(rig.member, {rig.source: 7}):
+    async with former.transaction():
         await rig.write(former)
         waiting = asyncio.create_task(rig.takeover())
         done, _ = await asyncio.wait([waiting], timeout=0.2)
@@ -131,7 +131,7 @@ async def test_a_transaction_that_nobody_ends_is_taken_from_its_producer(rig: Ri
     await rig.takeover()
     assert await rig.visible() == 0
     with pytest.raises(FencedError):
-        async with former.transaction(rig.member, {rig.source: 8}):
+        async with former.transaction():
             pass
 
 
