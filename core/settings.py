@@ -86,7 +86,8 @@ class Settings(BaseSettings):
     commit_interval: Annotated[float, Field(gt=0, le=60)] = 0.05
     """Seconds between commits: what a read_committed reader waits at most, and what a crash makes us redo."""
     session_ttl: Annotated[timedelta | None, BeforeValidator(_seconds)] = None
-    """Event time after which a silent session is forgotten: seconds, or ISO 8601 like P30D. Default: never."""
+    """Event time after which a silent session is forgotten: seconds, or ISO 8601 like P30D. Default: never. The clock
+    is the newest event of the session's partition, so one that is late by the TTL may or may not find it there."""
     hot_sessions: PositiveInt = 200_000
     """Sessions kept in memory on a worker, over all its partitions; the others wait in RocksDB."""
     topic_prefix: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]*$", max_length=100)] = ""

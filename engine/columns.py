@@ -163,6 +163,7 @@ class ColumnShard(Shard):
     def expire(self, keys: Iterable[bytes]) -> None:
         """Forgets sessions: a tombstone each, with the next commit. Not while a slice works on them."""
         for key in keys:
+            self.touched = True
             self._deleted.add(key)
             self._drop(key)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
@@ -77,7 +78,7 @@ class Sessions(Table[str, dict[str, float]]):
         rows = shard.rows(s, s.keys)
         folded = self.aggregates.fold(shard.live, rows, ts, values)
         shard.changed(s, folded.touched, folded.after)
-        s.newest = int(ts.max())
+        s.newest = _newest(ts)
         return folded
 
     def describe(self, shard: Shard, raw: bytes) -> dict[str, Any]:
@@ -110,6 +111,13 @@ class Sessions(Table[str, dict[str, float]]):
 
     def _here_of(self, s: Slice[Any]) -> ColumnShard:
         return cast(ColumnShard, s.task.shard(self.name))
+
+
+def _newest(ts: Floats) -> int:
+    """What the events say of the time. One that is ahead of the clock says nothing: it would end the sessions of all
+    others."""
+    newest, now = float(ts.max()), 1e3 * time.time()
+    return int(newest if newest <= now else np.max(ts[ts <= now], initial=-1))
 
 
 def _iso(ms: float) -> str:
