@@ -71,6 +71,18 @@ class Family:
         """
         raise NotImplementedError
 
+    def known(self, columns: Floats) -> Mapping[Kind, Floats]:
+        """What finished columns say by themselves, without an event at hand: a block per kind, NaN for no value yet."""
+        return {}
+
+    def named(self, columns: Floats) -> Mapping[str, Floats]:
+        """The same by feature: its name -> (n,)."""
+        return {
+            SessionFeature(kind, *key).name: values
+            for kind, block in self.known(columns).items()
+            for key, values in zip(self.keys, block, strict=True)
+        }
+
     def split(self, columns: Floats) -> list[Floats]:
         """A view of each part's block."""
         width = len(self.keys)
@@ -114,6 +126,11 @@ class Clock(Family):
         if self.asks(Kind.MEAN_GAP):
             self.write(Kind.MEAN_GAP, (last - first) / (count - 1) / 1e3, out)  # 0/0, so NaN, for the first
 
+    def known(self, columns: Floats) -> Mapping[Kind, Floats]:
+        count, first, last = self.split(columns)
+        lasted = (last - first) / 1e3
+        return {Kind.COUNT: count, Kind.SECONDS_SINCE_FIRST: lasted, Kind.MEAN_GAP: lasted / (count - 1)}
+
 
 class Sums(Family):
     """Sum and mean. Exact for integers; else the relative error is below n * 1.2e-16 where signs agree."""
@@ -134,6 +151,10 @@ class Sums(Family):
             self.write(Kind.SUM, total if missing is None else np.where(n > 0, total, np.nan), out)
         if self.asks(Kind.MEAN):
             self.write(Kind.MEAN, total / n, out)  # 0/0, so NaN, without a value
+
+    def known(self, columns: Floats) -> Mapping[Kind, Floats]:
+        n, total = self.split(columns)
+        return {Kind.SUM: np.where(n > 0, total, np.nan), Kind.MEAN: total / n}
 
 
 class Moments(Family):
@@ -167,6 +188,10 @@ class Moments(Family):
             variance = m2 / np.maximum(seen - 1, 1)
             self.write(Kind.VARIANCE, variance if missing is None else np.where(seen > 0, variance, np.nan), out)
 
+    def known(self, columns: Floats) -> Mapping[Kind, Floats]:
+        seen, _, _, m2 = self.split(columns)
+        return {Kind.VARIANCE: np.where(seen > 0, m2 / np.maximum(seen - 1, 1), np.nan)}
+
 
 class Extremes(Family):
     """Smallest and largest value. fmin and fmax pass over NaN on either side."""
@@ -182,6 +207,10 @@ class Extremes(Family):
         self.write(Kind.MIN, low, out)
         self.write(Kind.MAX, high, out)
 
+    def known(self, columns: Floats) -> Mapping[Kind, Floats]:
+        low, high = self.split(columns)
+        return {Kind.MIN: low, Kind.MAX: high}
+
 
 class Latest(Family):
     """The newest value in event time; of those with one time, the last to come."""
@@ -194,6 +223,9 @@ class Latest(Family):
         known = ~events.late if missing is None else ~(missing | events.late)
         np.copyto(columns, x, where=known)
         self.write(Kind.LAST, columns, out)
+
+    def known(self, columns: Floats) -> Mapping[Kind, Floats]:
+        return {Kind.LAST: columns}
 
 
 class Decays(Family):
@@ -227,6 +259,10 @@ class Decays(Family):
         np.copyto(weight, total, where=known)
         np.copyto(newest, np.fmax(newest, events.ts), where=known)
         self.write(Kind.DECAYED_MEAN, mean if missing is None else np.where(weight > 0, mean, np.nan), out)
+
+    def known(self, columns: Floats) -> Mapping[Kind, Floats]:
+        _, weight, mean = self.split(columns)
+        return {Kind.DECAYED_MEAN: np.where(weight > 0, mean, np.nan)}
 
 
 FAMILIES: Final[tuple[type[Family], ...]] = (Clock, Sums, Moments, Extremes, Latest, Decays)

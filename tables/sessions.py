@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
@@ -16,12 +16,10 @@ from engine.batch import Slice
 from engine.columns import ColumnShard, RowCodec
 from engine.store import PartitionStore
 from engine.table import Shard, Table
-from models.features import SessionFeature
+from models.features import SESSION, SessionFeature
 from tables.aggregates import LAST_TS, Aggregates, Folded
 
 Floats = NDArray[np.float64]
-
-_TIMES = ("first_ts", "last_ts")
 
 
 class Sessions(Table[str, dict[str, float]]):
@@ -82,15 +80,15 @@ class Sessions(Table[str, dict[str, float]]):
         return folded
 
     def describe(self, shard: Shard, raw: bytes) -> dict[str, Any]:
-        """A stored row for people: columns by name, times in ISO, what has no value left out."""
-        row = cast(ColumnShard, shard).row_of(raw)
-        columns = cast(ColumnShard, shard).codec.columns
-        known = {name: value for name, value in zip(columns, row.tolist(), strict=True) if not math.isnan(value)}
-        return {
-            name: _iso(value) if name in _TIMES else _plain(value)
-            for name, value in known.items()
-            if math.isfinite(value)
-        }
+        """A stored row for people: features by their names in a manifest (less `session.`), and the columns that these
+        are made of. Times in ISO; what has no value yet is left out."""
+        rows = cast(ColumnShard, shard)
+        row = self._codec.adopt(rows.codec.columns, rows.row_of(raw)[None])[0]
+        columns = dict(zip(self.aggregates.columns, row.tolist(), strict=True))
+        times = {name: columns.pop(name) for name in ("first_ts", "last_ts")}
+        features = {name.removeprefix(SESSION): value for name, value in self.aggregates.read(row).items()}
+        accumulators = {name: value for name, value in columns.items() if name not in features}
+        return _shown(times | features) | {"accumulators": _shown(accumulators)}
 
     def expire(self, shard: Shard, watermark: int, busy: Iterable[Slice[Any]]) -> bool:
         """Forgets a portion of the sessions that are silent for longer than the TTL. Returns whether any went."""
@@ -118,6 +116,14 @@ def _newest(ts: Floats) -> int:
     others."""
     newest, now = float(ts.max()), 1e3 * time.time()
     return int(newest if newest <= now else np.max(ts[ts <= now], initial=-1))
+
+
+def _shown(values: Mapping[str, float]) -> dict[str, Any]:
+    return {
+        name: _iso(value) if name.partition(".")[0].endswith("_ts") else _plain(value)
+        for name, value in values.items()
+        if math.isfinite(value)
+    }
 
 
 def _iso(ms: float) -> str:

@@ -1,4 +1,4 @@
-"""The table of sessions: what it forgets, and when."""
+"""The table of sessions: what it forgets, and when; what it shows."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ class Kept:
         self.commit(*unfinished)
         return [key.decode() for key, _ in self.shard.items(b"", 100)]
 
-    def count(self, session: str) -> float:
+    def shown(self, session: str) -> dict[str, Any]:
         raw = self.shard.finished(session.encode())
         assert raw is not None
-        return float(self.shard.row_of(raw)[0])
+        return sessions.describe(self.shard, raw)
 
 
 @pytest.fixture
@@ -78,6 +78,9 @@ def keep(tmp_path: Path) -> Iterator[Keep]:
     for kept in made:
         kept.store.close()
     sessions.configure((), ttl=None, hot=1)
+
+
+# -- what it forgets -----------------------------------------------------------------------------------------------
 
 
 def test_what_is_silent_for_longer_than_the_ttl_goes_wherever_it_is_kept(keep: Keep) -> None:
@@ -96,7 +99,7 @@ def test_a_session_that_was_forgotten_starts_from_nothing(keep: Keep) -> None:
     kept.event("awake", START_MS + 11 * MINUTE_MS)
     kept.expire()
     kept.event("s", START_MS + MINUTE_MS)
-    assert kept.count("s") == 1
+    assert kept.shown("s")["count"] == 1
 
 
 def test_a_session_at_work_is_not_forgotten(keep: Keep) -> None:
@@ -121,3 +124,39 @@ def test_expiry_does_not_wait_for_a_change(keep: Keep) -> None:
     sessions.expire(kept.shard, kept.watermark, [])
     assert kept.shard.touched
     assert (b"s", None) in kept.shard.take()
+
+
+# -- what it shows -------------------------------------------------------------------------------------------------
+
+
+def test_a_session_is_shown_by_what_models_ask_for_with_times_that_people_read(keep: Keep) -> None:
+    kept = keep("session.mean.value", "session.zscore.value", "session.max.other", "session.decayed_mean.value@90m")
+    for number, value in enumerate((1.0, 2.0, 6.0)):
+        kept.event("s", START_MS + number * MINUTE_MS, value, np.nan)
+    shown = kept.shown("s")
+    accumulators = shown.pop("accumulators")
+    weights = [2 ** (-2 / 90), 2 ** (-1 / 90), 1.0]
+    assert shown.pop("decayed_mean.value@90m") == pytest.approx(np.average((1.0, 2.0, 6.0), weights=weights))
+    assert shown == {
+        "count": 3,
+        "first_ts": "2023-11-14T22:13:20.000Z",
+        "last_ts": "2023-11-14T22:15:20.000Z",
+        "seconds_since_first": 120,
+        "mean_gap": 60,
+        "sum.value": 9,
+        "mean.value": 3,
+        "variance.value": 7,
+    }
+    assert accumulators["n.value"] == accumulators["seen.value"] == 3
+    assert accumulators["m2.value"] == 14
+    assert accumulators["decay_ts.value@5400s"] == "2023-11-14T22:15:20.000Z"
+    assert not {"count", "first_ts", "last_ts", "sum.value"} & accumulators.keys()
+
+
+def test_a_session_is_shown_by_what_is_asked_for_since(keep: Keep) -> None:
+    kept = keep("session.count")
+    kept.event("s", START_MS)
+    sessions.want([cast(SessionFeature, parse("session.last.value"))])
+    assert kept.shown("s")["count"] == 1
+    kept.event("s", START_MS + 1, 5.0)
+    assert kept.shown("s")["last.value"] == 5
