@@ -1,0 +1,78 @@
+"""Tables over HTTP: any key, pages in order, bounds."""
+
+from __future__ import annotations
+
+import random
+from urllib.parse import quote
+
+import pytest
+
+from tests.unit.web.worker import NASTY, PARTITIONS, Start
+
+
+async def test_a_value_is_found_under_any_key(start: Start) -> None:
+    worker = (await start()).own(0, 1, 2, 3)
+    chance = random.Random(7)
+    keys = [
+        *NASTY,
+        *("".join(chr(chance.randint(1, 0x2FFF)) for _ in range(chance.randint(1, 12))) for _ in range(200)),
+    ]
+    for key in keys:
+        worker.put(key, f"value of {key}")
+    for key in keys:
+        assert await worker.get(f"/tables/notes/{quote(key, safe='')}") == (200, f"value of {key}"), key
+
+
+async def test_an_unknown_table_or_key_is_404_and_not_repeated(start: Start) -> None:
+    worker = (await start()).own(0, 1, 2, 3)
+    for path in ("/tables/secret/secret", "/tables/secret", "/tables/notes/secret", "/tables/notes/%FF%00"):
+        status, body = await worker.get(path)
+        assert status in {404, 400}, path
+        assert "secret" not in str(body)
+
+
+async def test_a_key_that_is_no_text_is_malformed(start: Start) -> None:
+    worker = (await start()).own(0, 1, 2, 3)
+    status, _ = await worker.get("/tables/notes/%FF")
+    assert status == 400
+
+
+async def test_while_the_partition_opens_the_reader_is_asked_to_come_again(start: Start) -> None:
+    worker = (await start()).own(0, 1, 2, 3)
+    for task in worker.app.engine.tasks.values():
+        task.open, task.reason = False, "restoring its tables"
+    async with worker.client.get("/tables/notes/k") as answer:
+        assert answer.status == 503
+        assert answer.headers["Retry-After"] == "1"
+        assert "restoring its tables" in await answer.text()
+
+
+async def test_pages_give_every_value_of_this_worker_once_in_order(start: Start) -> None:
+    worker = (await start()).own(0, 1, 2, 3)
+    for number in range(57):
+        worker.put(f"b{number:02}", str(number))
+    worker.put("a", "before")
+    worker.put("c", "after")
+    seen: list[str] = []
+    path = "/tables/notes?prefix=b&limit=10"
+    while path:
+        status, body = await worker.get(path)
+        assert status == 200
+        seen += [item["key"] for item in body["items"]]
+        path = f"/tables/notes?prefix=b&limit=10&after={body['next']}" if body["next"] else ""
+    assert seen == [f"b{number:02}" for number in range(57)]
+
+
+@pytest.mark.parametrize("limit", ["0", "1001", "-1", "x", "1e3", "9" * 30, ""])
+async def test_a_page_has_a_bound(start: Start, limit: str) -> None:
+    status, body = await (await start()).get(f"/tables/notes?limit={limit}")
+    assert status == 400
+    assert "1000" in body["message"]
+
+
+async def test_the_list_of_tables_says_which_partitions_are_here(start: Start) -> None:
+    worker = (await start()).own(1, 3)
+    worker.app.engine.tasks[3].open, worker.app.engine.tasks[3].reason = False, "opening"
+    _, body = await worker.get("/tables")
+    assert body["partitions"] == {"count": PARTITIONS, "open": [1], "opening": {"3": "opening"}}
+    assert [table["name"] for table in body["tables"]] == ["notes"]

@@ -1,0 +1,119 @@
+"""A worker with its server over real HTTP and tables on real storage; no broker, no group."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, cast
+
+from aiohttp import ClientSession
+from yarl import URL
+
+from core.settings import Settings
+from engine.app import App
+from engine.publisher import partition_of
+from engine.store import PartitionStore, RocksMemory
+from engine.table import KeyValueShard, Table
+from models.device import Device
+from models.inference import InferenceThread
+from models.live import LiveModels
+from models.store import ModelStore
+from tests.kafka import free_port
+from web.server import WebServer, serve
+
+PARTITIONS = 4
+
+
+class Notes(Table[str, str]):
+    """name -> a note. Put by the tests."""
+
+    name = "notes"
+
+
+class OpenTask:
+    """A partition's part of the table, as an open task has it: real storage, no broker."""
+
+    def __init__(self, folder: Path, partition: int) -> None:
+        self.open, self.reason, self.partition = True, "", partition
+        self.store = PartitionStore(folder / str(partition), ["notes"], RocksMemory())
+        self._shard = KeyValueShard("notes", self.store)
+
+    def shard(self, table: str) -> KeyValueShard:
+        assert table == "notes"
+        return self._shard
+
+
+class Worker:
+    """A worker's application and server, with the partitions that a test gives it."""
+
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        values: dict[str, Any] = {
+            "web_port": free_port(),
+            "partitions": PARTITIONS,
+            "broker": "kafka://127.0.0.1:9",
+            "data_dir": folder,
+        }
+        given = Settings(**values | {"model_store": str(folder / "store")} | settings)
+        models = LiveModels(ModelStore(given.model_store), Device.of("cpu"), InferenceThread())
+        self.app = App(given, models, [], [])
+        self.app.engine.sources.add("observations")
+        self.app.engine.tables = {"notes": Table.declared["notes"]}
+        self.folder = folder
+        self.server: WebServer | None = None
+        self.client = ClientSession(f"http://127.0.0.1:{given.web_port}")
+
+    async def start(self) -> Worker:
+        self.server = serve(self.app)
+        await self.server.maybe_start()
+        return self
+
+    def own(self, *partitions: int) -> Worker:
+        """Opens partitions, as an assignment does."""
+        for number in partitions:
+            self.app.engine.tasks[number] = cast(Any, OpenTask(self.folder / "data", number))
+        self.app.consumer_generation_id = 1
+        return self
+
+    def put(self, key: str, value: str) -> None:
+        raw, notes = key.encode(), Table.declared["notes"]
+        task = self.app.engine.tasks[partition_of(raw, PARTITIONS)]
+        task.shard("notes").absorb([(raw, notes.encode(value))])
+
+    async def get(self, path: str, **headers: str) -> tuple[int, Any]:
+        async with self.client.get(URL(path, encoded=True), headers=headers) as answer:
+            return answer.status, await answer.json()
+
+    @property
+    def url(self) -> str:
+        return str(self.app.conf.canonical_url)
+
+    async def close(self) -> None:
+        await self.client.close()
+        if self.server is not None:
+            await self.server.stop()
+        for task in self.app.engine.tasks.values():
+            cast(Any, task).store.close()
+
+
+Start = Callable[..., Awaitable[Worker]]
+Make = Callable[..., Worker]
+
+NASTY = [
+    "a/b",
+    "a%2Fb",
+    "a%b",
+    "%",
+    "a?b=c",
+    "a#b",
+    "a b",
+    "a+b",
+    "é",
+    "日本",
+    "🜍",
+    "a\nb",
+    "a\0b",
+    '"',
+    "\\",
+    "~",
+    "...",
+]
