@@ -33,6 +33,7 @@ class Answer:
 
     status: int
     text: str
+    retry_after: str | None = None
 
     def json(self) -> Any:
         """The body, decoded. Raises AssertionError with the body when it isn't JSON."""
@@ -117,7 +118,7 @@ class Worker:
                 return Answer(response.status, response.read().decode())
         except urllib.error.HTTPError as error:
             with error:
-                return Answer(error.code, error.read().decode())
+                return Answer(error.code, error.read().decode(), error.headers["Retry-After"])
         except OSError as error:
             return Answer(0, str(error))
 

@@ -43,8 +43,12 @@ class NotOpenError(RequestError):
     """The partition that holds the key is not open, here or anywhere that we know of: it will be in a moment."""
 
 
+class UnreachableError(RequestError):
+    """The worker that holds the key doesn't answer: it will, or the group will give its partitions to others."""
+
+
 class OwnerError(RequestError):
-    """The worker that holds the key doesn't answer."""
+    """The worker that holds the key answers what can't be passed on."""
 
 
 STATUS: Final[dict[type[Exception], int]] = {
@@ -60,6 +64,7 @@ STATUS: Final[dict[type[Exception], int]] = {
     ModelError: 502,
     OwnerError: 502,
     NotOpenError: 503,
+    UnreachableError: 503,
     TaskError: 503,
     KafkaError: 503,
     TimeoutError: 504,

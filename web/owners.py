@@ -10,7 +10,7 @@ from yarl import URL
 from engine.app import App
 from engine.publisher import partition_of
 from engine.table import Shard
-from web.errors import NotOpenError, OwnerError
+from web.errors import NotOpenError, OwnerError, UnreachableError
 
 HOP: Final = "X-Homunculus-Forwarded"
 """On what one worker asks of another: such a request is never passed on."""
@@ -52,7 +52,8 @@ class Owners:
         return None
 
     async def forward(self, request: web.Request, partition: int) -> web.Response:
-        """The owner's answer. Raises NotOpenError when nobody is known to own it, OwnerError when it doesn't answer."""
+        """The owner's answer. Raises NotOpenError when nobody is known to own it, UnreachableError when it doesn't
+        answer, OwnerError when its answer is too large."""
         owner = self.url(partition)
         if owner is None or self._app.rebalancing or HOP in request.headers or owner == self._app.conf.canonical_url:
             raise NotOpenError(f"partition {partition} has no owner that this worker knows of at the moment: ask again")
@@ -67,19 +68,22 @@ class Owners:
         )
         try:
             async with self._client().get(target, headers=headers, allow_redirects=False) as answer:
-                body = await answer.content.read(LARGEST)
-                if not answer.content.at_eof():
-                    raise OwnerError(f"the owner of partition {partition} answers with more than {LARGEST} bytes")
+                body = bytearray()
+                async for piece in answer.content.iter_any():
+                    body += piece
+                    if len(body) > LARGEST:
+                        raise OwnerError(f"the owner of partition {partition} answers with more than {LARGEST} bytes")
                 response = web.Response(
-                    body=body, status=answer.status, content_type=answer.content_type, charset=answer.charset
+                    body=bytes(body), status=answer.status, content_type=answer.content_type, charset=answer.charset
                 )
                 if "Retry-After" in answer.headers:
                     response.headers["Retry-After"] = answer.headers["Retry-After"]
                 return response
         except (ClientError, OSError, TimeoutError) as error:
-            raise OwnerError(
-                f"the owner of partition {partition} at {owner} does not answer ({type(error).__name__}); where "
-                "workers run on several machines, start each with --web-host and the name that the others reach it by"
+            raise UnreachableError(
+                f"the owner of partition {partition} at {owner} does not answer ({type(error).__name__}): ask again, "
+                "the group gives its partitions to others once it is taken for dead; where workers run on several "
+                "machines, start each with --web-host and the name that the others reach it by"
             ) from error
 
     async def close(self) -> None:

@@ -67,16 +67,28 @@ def test_a_model_deployed_over_http_answers_and_any_worker_has_any_session(broke
         assert first.get("/tables/deployments/tally", token="all").json()["author"] == "ann"
 
 
-def test_a_worker_that_the_group_gives_nothing_is_ready_and_passes_requests_on(rig_of_one: Rig) -> None:
+def test_a_worker_that_the_group_gives_nothing_is_ready_passes_requests_on_and_takes_over(rig_of_one: Rig) -> None:
     rig = rig_of_one
-    workers = [rig.worker(name).start() for name in ("a", "b")]
+    workers = [rig.worker(name, session_timeout=3).start() for name in ("a", "b")]
     rig.deploy()
     rig.sender().send(50)
     rig.wait_predictions()
     parts = [len(worker.get("/tables").json()["partitions"]["open"]) for worker in workers]
     assert sorted(parts) == [0, 1]
-    session = rig.sent[0].session
-    assert {worker.get(f"/tables/sessions/{session}").status for worker in workers} == {200}
+    path = f"/tables/sessions/{rig.sent[0].session}"
+    assert {worker.get(path).status for worker in workers} == {200}
+
+    owner, other = workers if parts == [1, 0] else reversed(workers)
+    owner.kill()
+    answers = []
+
+    def taken_over() -> bool:
+        answers.append(other.get(path))
+        return answers[-1].status == 200
+
+    until(taken_over, 20, what="the other worker has the session", alive=[other])
+    assert {answer.status for answer in answers[:-1]} == {503}, answers
+    assert {answer.retry_after for answer in answers[:-1]} == {"1"}, "whoever asks is told when to ask again"
 
 
 @pytest.fixture

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import Any, cast
 from urllib.parse import quote
+
+import pytest
 
 from engine.publisher import partition_of
 from tests.kafka import free_port
@@ -43,17 +46,64 @@ async def test_a_key_whose_owner_nobody_knows_is_asked_for_again(start: Start) -
 
 async def test_two_workers_that_take_each_other_for_the_owner_pass_a_request_on_once(start: Start) -> None:
     first, second = await start(), await start()
-    for worker, other in ((first, second), (second, first)):
-        told = {other.url: {"observations": list(range(PARTITIONS))}}
-        cast(Any, worker.app.assignor).external_topic_distribution = told
+    tell(first, second.url)
+    tell(second, first.url)
     status, _ = await asyncio.wait_for(first.get("/tables/notes/k"), 5)
     assert status == 503
 
 
-async def test_an_owner_that_does_not_answer_is_named_with_what_may_be_wrong(start: Start) -> None:
+async def test_an_owner_that_does_not_answer_is_named_with_what_may_be_wrong_and_asked_for_again(start: Start) -> None:
     worker = await start()
-    told = {f"http://127.0.0.1:{free_port()}": {"observations": list(range(PARTITIONS))}}
-    cast(Any, worker.app.assignor).external_topic_distribution = told
-    status, body = await worker.get("/tables/notes/k")
+    tell(worker, f"http://127.0.0.1:{free_port()}")
+    await assert_asked_for_again(worker, "--web-host")
+
+
+async def test_an_owner_that_is_killed_while_it_answers_is_asked_for_again(start: Start) -> None:
+    async def die(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{")
+        writer.close()
+
+    worker = await start()
+    async with await asyncio.start_server(die, "127.0.0.1", 0) as owner:
+        tell(worker, f"http://127.0.0.1:{owner.sockets[0].getsockname()[1]}")
+        await assert_asked_for_again(worker, "ask again")
+
+
+async def test_an_owner_that_hangs_is_asked_for_again(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("web.owners.FORWARD_S", 0.1)
+    worker = await start()
+    with socket.socket() as owner:  # takes connections and reads nothing
+        owner.bind(("127.0.0.1", 0))
+        owner.listen()
+        tell(worker, f"http://127.0.0.1:{owner.getsockname()[1]}")
+        await assert_asked_for_again(worker, "ask again")
+
+
+async def test_an_owners_large_answer_is_passed_on_whole(start: Start) -> None:
+    first, second = (await start()).own(), (await start()).own(*range(PARTITIONS))
+    assign(first, second)
+    second.put("k", "x" * 3_000_000)
+    assert await first.get("/tables/notes/k") == (200, "x" * 3_000_000)
+
+
+async def test_an_owners_answer_without_end_is_not_passed_on(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("web.owners.LARGEST", 1000)
+    first, second = (await start()).own(), (await start()).own(*range(PARTITIONS))
+    assign(first, second)
+    second.put("k", "x" * 2000)
+    status, body = await first.get("/tables/notes/k")
     assert status == 502
-    assert "--web-host" in body["message"]
+    assert "1000 bytes" in body["message"]
+
+
+def tell(worker: Worker, owner: str) -> None:
+    """Makes a worker believe that all partitions are somewhere else."""
+    cast(Any, worker.app.assignor).external_topic_distribution = {owner: {"observations": list(range(PARTITIONS))}}
+
+
+async def assert_asked_for_again(worker: Worker, hint: str) -> None:
+    async with worker.client.get("/tables/notes/k") as answer:
+        assert answer.status == 503
+        assert answer.headers["Retry-After"] == "1"
+        assert hint in (await answer.json())["message"]
