@@ -67,6 +67,7 @@ class Worker:
         self.app = app
         self.arguments = list(arguments)
         self.through = list(through)
+        self.host = self.environment.get("HOMUNCULUS_WEB_BIND", "127.0.0.1")
         self.port = int(self.environment.get("HOMUNCULUS_WEB_PORT", "6066"))
         self.log_path = folder / f"{name}.log"
         self.process: subprocess.Popen[bytes] | None = None
@@ -108,9 +109,15 @@ class Worker:
     def running(self) -> bool:
         return self.process is not None and self.exit_code is None
 
+    @property
+    def url(self) -> str:
+        """Where the test asks it."""
+        host = {"0.0.0.0": "127.0.0.1", "::1": "[::1]"}.get(self.host, self.host)
+        return f"http://{host}:{self.port}"
+
     def get(self, path: str, *, token: str | None = None, within_s: float = 5.0) -> Answer:
         """The answer of GET path; status 0 when the worker doesn't listen or doesn't answer within within_s."""
-        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}")
+        request = urllib.request.Request(f"{self.url}{path}")
         if token is not None:
             request.add_header("Authorization", f"Bearer {token}")
         try:
@@ -218,6 +225,16 @@ def free_port(count: int = 1) -> int:
         if all(_is_free(port) for port in range(first, first + count)):
             return first
     raise AssertionError(f"no {count} adjacent ports are free in {PORTS.start}-{PORTS.stop - 1}")
+
+
+def has_ipv6() -> bool:
+    """Whether this machine has the loopback address ::1."""
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
 
 
 def answers(port: int) -> bool:

@@ -58,14 +58,7 @@ class Owners:
         if owner is None or self._app.rebalancing or HOP in request.headers or owner == self._app.conf.canonical_url:
             raise NotOpenError(f"partition {partition} has no owner that this worker knows of at the moment: ask again")
         headers = {HOP: "1"} | {name: request.headers[name] for name in ("Authorization",) if name in request.headers}
-        target = URL.build(
-            scheme=owner.scheme,
-            host=owner.host or "",
-            port=owner.port,
-            path=request.rel_url.raw_path,
-            query_string=request.rel_url.raw_query_string,
-            encoded=True,
-        )
+        target = URL(f"{owner.origin()}{request.rel_url.raw_path_qs}", encoded=True)
         try:
             async with self._client().get(target, headers=headers, allow_redirects=False) as answer:
                 body = bytearray()

@@ -106,20 +106,28 @@ class WebServer(Service):
             conf.canonical_url = conf.canonical_url.with_port(port)
 
     def _advertise(self) -> None:
-        """What the group is told of us: where others reach us while one address stands for all, or for the loopback."""
-        conf = self.app.conf
-        bind = str(conf.web_bind or "")
-        told = conf.canonical_url.host or ""
-        if not is_loopback(bind) and (is_loopback(told) or is_everything(told)):
-            conf.web_host = socket.gethostname() if is_everything(bind) else bind
+        """The group is told the address that others reach us at."""
+        conf, address = self.app.conf, self._address()
+        if address != conf.canonical_url:
+            conf.web_host = address.host or ""
             with warnings.catch_warnings():  # Faust warns of late changes; the group reads it only when it is joined
                 warnings.simplefilter("ignore", AlreadyConfiguredWarning)
-                conf.canonical_url = URL.build(scheme="http", host=conf.web_host, port=int(conf.web_port))
+                conf.canonical_url = address
+
+    def _address(self) -> URL:
+        """The one that was named with --web-host; else where we are bound, and the host's name where that is
+        everywhere. A loopback's name is no such name: there are several."""
+        conf = self.app.conf
+        bind, told = str(conf.web_bind or ""), conf.canonical_url
+        if not is_loopback(told.host or "") and not is_everything(told.host or ""):
+            return told
+        host = socket.gethostname() if is_everything(bind) else bind.strip("[]")
+        return URL.build(scheme="http", host=host, port=int(conf.web_port))
 
     @property
     def web_url(self) -> str:
         """As the banner and the group name this worker."""
-        return str(self.app.conf.canonical_url)
+        return str(self._address())
 
     async def on_stop(self) -> None:
         """Answers under way end or are cut off; nothing listens any more."""

@@ -16,7 +16,7 @@ from tests import tally
 from tests.kafka import Broker
 from tests.rig import Rig, rig_on
 from tests.stream import EPOCH_MS, Sent, observation, recount
-from tests.worker import Answer, Worker, free_port, until
+from tests.worker import Answer, Worker, free_port, has_ipv6, until
 
 STRANGE = ["a/b", "a%2Fb", "ü 日本", "a?b=c&d#e", "100%", 'say "hi"', "..x", "a+b"]
 
@@ -99,18 +99,30 @@ def rig_of_one(kafka: Broker, tmp_path: Path) -> Any:
 
 
 def test_the_port_of_the_command_line_wins_and_is_what_other_workers_are_told(rig: Rig) -> None:
+    assert_neighbours_by_option_and_by_setting(rig, "127.0.0.1")
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="this machine has no ::1")
+def test_workers_on_ipv6_are_asked_at_the_address_they_say_and_find_each_other(rig: Rig) -> None:
+    assert_neighbours_by_option_and_by_setting(rig, "::1")
+
+
+def assert_neighbours_by_option_and_by_setting(rig: Rig, bind: str) -> None:
+    """One worker has its address and port from the command line, one from its settings: each answers for both."""
     port = free_port()
-    first = rig.worker("a", arguments=["--web-port", str(port)])
-    first.port = port
-    second = rig.worker("b")
+    first = rig.worker("a", arguments=["--web-bind", bind, "--web-port", str(port)])
+    first.host, first.port = bind, port
+    second = rig.worker("b", web_bind=bind)
     first.start()
     second.start()
     rig.deploy()
     rig.sender().send(200)
     rig.wait_predictions()
-    for session in sorted({one.session for one in rig.sent})[:20]:
-        assert second.get(f"/tables/sessions/{session}").status == 200
-        assert first.get(f"/tables/sessions/{session}").status == 200
+    for worker in (first, second):
+        assert worker.url in worker.log(None), "it says where it is"
+        assert worker.get("/health/ready").status == 200
+        for session in sorted({one.session for one in rig.sent})[:20]:
+            assert worker.get(f"/tables/sessions/{session}").status == 200
 
 
 def test_it_answers_while_there_is_no_broker_and_says_so(tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ from yarl import URL
 
 from core.errors import SettingsError
 from tests.unit.web.worker import Make, Start
+from tests.worker import has_ipv6
+from web.server import WebServer
 
 
 @pytest.mark.parametrize("bind", ["0.0.0.0", "", "::"])
@@ -27,6 +29,22 @@ async def test_an_open_address_is_told_to_the_group_by_a_name_that_others_can_us
     await worker.start()
     assert worker.app.conf.canonical_url.host == socket.gethostname()
     assert worker.app.conf.canonical_url.port == worker.app.settings.web_port
+
+
+@pytest.mark.parametrize(("bind", "host"), [("127.0.0.1", "127.0.0.1"), ("::1", "[::1]"), ("localhost", "localhost")])
+async def test_a_bind_of_the_command_line_is_what_the_banner_and_the_group_say(
+    make: Make, bind: str, host: str
+) -> None:
+    if bind == "::1" and not has_ipv6():
+        pytest.skip("this machine has no ::1")
+    worker = make()
+    worker.app.conf.web_bind = bind
+    address = f"http://{host}:{worker.app.settings.web_port}"
+    assert WebServer(worker.app).web_url == address, "the banner comes before the start"
+    await worker.start()
+    assert worker.url == address
+    async with worker.client.get(f"{address}/health/live") as answer:
+        assert answer.status == 200
 
 
 async def test_a_taken_port_is_an_error_that_names_it(start: Start, make: Make) -> None:

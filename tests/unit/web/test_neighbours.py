@@ -12,6 +12,7 @@ import pytest
 from engine.publisher import partition_of
 from tests.kafka import free_port
 from tests.unit.web.worker import NASTY, PARTITIONS, Start, Worker
+from tests.worker import has_ipv6
 
 
 def assign(*workers: Worker) -> None:
@@ -21,8 +22,12 @@ def assign(*workers: Worker) -> None:
         cast(Any, worker.app.assignor).external_topic_distribution = told
 
 
-async def test_any_worker_answers_for_any_key(start: Start) -> None:
-    first, second = (await start(web_token="all")).own(0, 2), (await start(web_token="all")).own(1, 3)
+@pytest.mark.parametrize("bind", ["127.0.0.1", "::1"])
+async def test_any_worker_answers_for_any_key(start: Start, bind: str) -> None:
+    if bind == "::1" and not has_ipv6():
+        pytest.skip("this machine has no ::1")
+    first = (await start(web_bind=bind, web_token="all")).own(0, 2)
+    second = (await start(web_bind=bind, web_token="all")).own(1, 3)
     assign(first, second)
     keys = [*NASTY, *(f"k{number}" for number in range(40))]
     for key in keys:

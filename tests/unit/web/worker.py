@@ -60,7 +60,8 @@ class Worker:
         self.app.engine.tables = {"notes": Table.declared["notes"]}
         self.folder = folder
         self.server: WebServer | None = None
-        self.client = ClientSession(f"http://127.0.0.1:{given.web_port}")
+        host = "[::1]" if str(given.web_bind) == "::1" else "127.0.0.1"
+        self.client = ClientSession(f"http://{host}:{given.web_port}")
 
     async def start(self) -> Worker:
         self.server = serve(self.app)
