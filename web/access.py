@@ -49,7 +49,7 @@ class Access:
         self.closed = bool(beyond or self._all or self._read)
         """Whether a token is asked for."""
 
-    def check(self, request: web.Request) -> None:
+    def check(self, request: web.BaseRequest) -> None:
         """Raises UnauthorizedError or ForbiddenError, which say what to send."""
         if request.rel_url.raw_path in OPEN:  # as it came: /health%2Flive may be somebody's page
             return
@@ -69,7 +69,7 @@ class Access:
         if writing and not may_all:
             raise ForbiddenError("this token may only read; writing needs the worker's HOMUNCULUS_WEB_TOKEN")
 
-    def _check_origin(self, request: web.Request, writing: bool) -> None:
+    def _check_origin(self, request: web.BaseRequest, writing: bool) -> None:
         """Without a token the network is the lock: a page in this machine's browser must not turn the key."""
         host = (request.host or "").rpartition(":")[0] if _has_port(request.host or "") else request.host or ""
         if not is_loopback(host):

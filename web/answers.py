@@ -14,10 +14,13 @@ SECURITY: Final = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Referrer-Policy": "no-referrer",
+    "Server": "homunculus",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
 """On every answer, errors too."""
+
+OUR_FAULT: Final = "the worker failed on this request; its log says how"
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
@@ -40,3 +43,9 @@ def refusal(error: Exception, status: int) -> web.Response:
 def fault(status: int, message: str) -> web.Response:
     """An answer that says no more than its status does: unknown routes, methods, faults of ours."""
     return json({"error": "HTTP", "message": message}, status)
+
+
+def sealed(response: web.StreamResponse) -> web.StreamResponse:
+    """An answer with the headers that all have."""
+    response.headers.update(SECURITY)
+    return response

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import socket
 import warnings
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from aiohttp import web
@@ -24,6 +25,7 @@ from web.health import Health
 from web.index import Index
 from web.models import Models
 from web.owners import Owners
+from web.protocol import Protocol
 from web.tables import Tables
 
 log = logging.getLogger(__name__)
@@ -32,9 +34,14 @@ NEIGHBOURS: Final = 20
 """Ports tried where none was asked for."""
 HANDLE_S: Final = 15.0
 """Seconds that an answer may take, its body's arrival included."""
+BACKLOG: Final = 128
+"""Connections that may wait to be taken."""
 LARGEST_BODY: Final = 64 << 10
 STOP_S: Final = 0.5
 """Seconds that answers under way have when the worker stops, and again when they have been cancelled."""
+
+
+Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
 class WebServer(Service):
@@ -47,6 +54,7 @@ class WebServer(Service):
         self.app = app
         self._access: Access | None = None
         self._runner: web.AppRunner | None = None
+        self._listening: list[asyncio.Server] = []
         self._owners = Owners(app)
         self._connections = Connections()
 
@@ -61,24 +69,19 @@ class WebServer(Service):
         sockets = self._bind(str(conf.web_bind or ""))
         try:
             self._access = Access(self.app.settings, [str(s.getsockname()[0]) for s in sockets])
-            self._runner = web.AppRunner(
-                self.application(),
-                access_log=None,
-                handle_signals=False,
-                shutdown_timeout=STOP_S,
-                keepalive_timeout=30.0,
-                lingering_time=1.0,
-            )
+            self._runner = web.AppRunner(self.application(), handle_signals=False, shutdown_timeout=STOP_S)
             await self._runner.setup()
+            server = self._runner.server
+            assert server is not None
+            server.request_handler = self._guard(server.request_handler)
             for s in sockets:
-                await web.SockSite(self._runner, s).start()
+                self._listening.append(await self.loop.create_server(lambda: Protocol(server), sock=s, backlog=BACKLOG))
         except BaseException:
             for s in sockets:
                 s.close()
             raise
         self._advertise()
-        assert self._runner.server is not None
-        self.add_future(self._connections.watch(self._runner.server))
+        self.add_future(self._connections.watch(server))
 
     def _bind(self, host: str) -> list[socket.socket]:
         """The port that was asked for; where none was and the usual one is taken, the next that is free."""
@@ -131,13 +134,15 @@ class WebServer(Service):
 
     async def on_stop(self) -> None:
         """Answers under way end or are cut off; nothing listens any more."""
+        for listening in self._listening:
+            listening.close()
         if self._runner is not None:
             await self._runner.cleanup()
         await self._owners.close()
 
     def application(self) -> web.Application:
         """Every route, ours first. Raises UsageError for a page of the application at one of our paths."""
-        application = web.Application(middlewares=[self._guard], client_max_size=LARGEST_BODY)
+        application = web.Application(client_max_size=LARGEST_BODY)
         tables = Tables(self.app, self._owners)
         for part in (Health(self.app), tables, Models(self.app), Index()):
             application.add_routes(part.routes())
@@ -152,22 +157,21 @@ class WebServer(Service):
             application.router.add_route(route.method, path, route.handler)
         return application
 
-    @web.middleware
-    async def _guard(self, request: web.Request, handler: Any) -> web.StreamResponse:
+    def _guard(self, handler: Handler) -> Handler:
         """Nothing is answered without passing here: rights, time, errors in words, headers."""
-        with self._connections.busy(request.protocol):
-            response = await self._answer(request, handler)
-        response.headers.update(answers.SECURITY)
-        response.headers["Server"] = "homunculus"
-        return response
 
-    async def _answer(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        async def guarded(request: web.BaseRequest) -> web.StreamResponse:
+            with self._connections.busy(request.protocol):
+                return answers.sealed(await self._answer(request, handler))
+
+        return guarded
+
+    async def _answer(self, request: web.BaseRequest, handler: Handler) -> web.StreamResponse:
         assert self._access is not None
         try:
             self._access.check(request)
             async with asyncio.timeout(HANDLE_S):
-                response: web.StreamResponse = await handler(request)
-                return response
+                return await handler(request)
         except web.HTTPException as error:
             response = answers.fault(error.status, error.reason)
             if "Allow" in error.headers:
@@ -177,7 +181,7 @@ class WebServer(Service):
             if (status := status_of(error)) is not None:
                 return answers.refusal(error, status)
             log.error("A web view failed", exc_info=error)
-            return answers.fault(500, "the worker failed on this request; its log says how")
+            return answers.fault(500, answers.OUR_FAULT)
 
 
 def bind(host: str, port: int) -> list[socket.socket]:

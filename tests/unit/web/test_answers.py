@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from yarl import URL
 
@@ -97,3 +99,37 @@ async def test_a_good_control_request_before_the_broker_is_there_is_asked_for_ag
     async with worker.client.post("/models/churn", json={"active": "2"}) as answer:
         assert answer.status == 503
         assert answer.headers["Retry-After"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("raw", "status"),
+    [
+        (b"HUSH\r\n\r\n", 400),
+        (b"\x16\x03\x01\x02\x00HUSH", 400),
+        (b"GET /HUSH HTTP/9.9\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nAuthorization Bearer HUSH\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nContent-Length: HUSH\r\n\r\n", 400),
+        (b"GET /" + b"HUSH" * 5000 + b" HTTP/1.1\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nExpect: HUSH\r\n\r\n", 417),
+        (b"GET http://[HUSH/ HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", 400),
+        (
+            b"POST /models/churn HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+            b"Transfer-Encoding: chunked\r\n\r\nHUSH\r\n",
+            400,
+        ),
+    ],
+)
+async def test_what_is_no_http_is_refused_without_its_words_or_our_versions(
+    start: Start, caplog: pytest.LogCaptureFixture, raw: bytes, status: int
+) -> None:
+    worker = await start()
+    reader, writer = await asyncio.open_connection("127.0.0.1", worker.app.settings.web_port)
+    writer.write(raw)
+    answer = (await asyncio.wait_for(reader.readuntil(b"}"), 5)).decode()
+    writer.close()
+    assert f" {status} " in answer.splitlines()[0]
+    assert "X-Content-Type-Options: nosniff" in answer
+    assert "Server: homunculus" in answer
+    for word in ("HUSH", "aiohttp", "Python"):
+        assert word.lower() not in answer.lower()
+        assert word.lower() not in caplog.text.lower()
