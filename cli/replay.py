@@ -120,28 +120,30 @@ async def replay(connection: Connection, wanted: Filter, dry_run: bool) -> Tally
     settings = connection.settings
     group = f"{settings.app_id}-replay"
     transactional = connection.guarantee is Guarantee.EXACTLY_ONCE
-    producer = AIOKafkaProducer(**connection.options, transactional_id=group if transactional else None)
-    consumer = AIOKafkaConsumer(
-        **connection.options,
-        group_id=None if transactional else group,
-        isolation_level=connection.isolation,
-        enable_auto_commit=False,
-        auto_offset_reset="earliest",
-    )
     tally = Tally()
     partitions = await partitions_of(connection, settings.topic_prefix + DEAD_LETTERS.name)
     if not partitions:
         return tally
     async with AsyncExitStack() as held:
-        if not dry_run:
-            await held.enter_async_context(producer)  # first: it fences another replay, which then notes nothing more
+        producer = None
+        if not dry_run:  # first: it fences another replay, which then notes nothing more
+            transactional_id = group if transactional else None
+            producer = AIOKafkaProducer(**connection.options, transactional_id=transactional_id)
+            await held.enter_async_context(producer)
+        consumer = AIOKafkaConsumer(
+            **connection.options,
+            group_id=None if transactional else group,
+            isolation_level=connection.isolation,
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+        )
         await held.enter_async_context(consumer)
         progress = await _progress(connection, group, partitions)
         if wanted.narrow and not (dry_run or transactional):
             await _check_memory(connection, group, consumer, progress)
         async for tp, letters in to_the_end(connection, consumer, {tp: progress[tp].start for tp in partitions}):
             chosen = _choose(tp, letters, progress[tp], wanted, tally)
-            if dry_run:
+            if producer is None:
                 continue
             offset, metadata = progress[tp].encode()
             if transactional:

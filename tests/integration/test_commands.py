@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import json
 import os
 import subprocess
@@ -108,6 +110,22 @@ async def test_each_letter_goes_back_once_to_its_partition_with_its_key_and_trac
         assert record.key == f"s{number}".encode()
         assert record.headers["replayed"].startswith(f"{letters.topic}/")
         assert record.headers.keys() == {"traceparent", "replayed"}
+
+
+@pytest.mark.parametrize("letters", [0, 3])
+async def test_a_dry_run_leaves_nothing_open(broker: Broker, prefix: str, letters: int) -> None:
+    settings = Settings(broker=broker.url, topic_prefix=prefix, app_id=f"{prefix}app", partitions=3)
+    connection = await connect(settings, broker.url)
+    there = Letters(broker, settings)
+    if letters:
+        await ensure_topics(broker.bootstrap, ALL, settings)
+        there.write(letters)
+    gc.collect()
+    complaints: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context["message"]))
+    assert await run(connection, there, dry=True) == letters
+    gc.collect()
+    assert not complaints
 
 
 async def test_what_a_filter_leaves_out_waits_for_the_next_replay(kafka: Broker, prefix: str, tmp_path: Path) -> None:
