@@ -27,7 +27,7 @@ from engine.agent import Agent, declared
 from engine.assignor import TaskAssignor
 from engine.batch import Slice
 from engine.changelog import POSITIONS
-from engine.connection import client_options, connect
+from engine.connection import client_options, connect, credentials
 from engine.embedded import EmbeddedBroker
 from engine.engine import Engine
 from engine.publisher import Publisher
@@ -94,10 +94,11 @@ class App(faust.App):
         broker = f"kafka://{self._embedded.bootstrap}" if self._embedded else settings.broker
         self._broker = broker
         bulk.install()
-        bootstrap, _ = client_options(broker)
+        bootstrap, security = client_options(broker)
         super().__init__(
             settings.app_id,
             broker=[f"kafka://{server}" for server in bootstrap.split(",")],
+            broker_credentials=credentials(security),
             env_prefix="HOMUNCULUS_FAUST_",  # else WEB_BIND in the environment would win over what we say
             datadir=str(settings.data_dir / "faust"),
             topic_partitions=settings.partitions,

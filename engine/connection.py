@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import ssl
 import time
 from dataclasses import dataclass
@@ -13,12 +14,14 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import IncompatibleBrokerVersion, KafkaError, for_code
 from aiokafka.protocol.transaction import InitProducerIdRequest
+from faust.auth import Credentials, SASLCredentials, SSLCredentials
 
 from core.errors import SettingsError
 from core.settings import Guarantee, Settings
 
 log = logging.getLogger(__name__)
 
+_LOGIN: Final = re.compile("^(.*?//)?.*@")
 PATIENCE_S: Final = 60.0
 """Seconds that a worker waits for its broker at the start."""
 
@@ -65,11 +68,13 @@ def client_options(url: str) -> tuple[str, dict[str, Any]]:
     User and password stand in the URL; ?sasl_mechanism=SCRAM-SHA-512&ssl_cafile=PATH say the rest.
     Raises SettingsError.
     """
-    parts = urlsplit(url)
-    scheme, _, security = parts.scheme.partition("+")
+    kind, _, rest = url.partition("://")
+    parts = urlsplit(f"//{rest}")  # without the scheme: urlsplit knows none with an underscore
+    scheme, _, security = kind.partition("+")
     if scheme != "kafka" or not parts.netloc or security not in {"", "ssl", "sasl_ssl", "sasl_plaintext"}:
+        shown = _LOGIN.sub(r"\1***@", url)
         raise SettingsError(
-            f"HOMUNCULUS_BROKER is {url!r}; use embedded, kafka://host:port,host:port, or kafka+sasl_ssl://user:password@host:port"
+            f"HOMUNCULUS_BROKER is {shown!r}; use embedded, kafka://host:port,host:port, or kafka+sasl_ssl://user:password@host:port"
         )
     login, _, hosts = parts.netloc.rpartition("@")
     query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
@@ -90,6 +95,22 @@ def client_options(url: str) -> tuple[str, dict[str, Any]]:
             "sasl_plain_password": unquote(password),
         }
     return bootstrap, options
+
+
+def credentials(security: dict[str, Any]) -> Credentials | None:
+    """The same security options as Faust takes them, for the producer that it has itself. Raises SettingsError."""
+    context = security.get("ssl_context")
+    if "sasl_mechanism" not in security:
+        return SSLCredentials(context) if context is not None else None
+    try:
+        return SASLCredentials(
+            username=security["sasl_plain_username"],
+            password=security["sasl_plain_password"],
+            ssl_context=context,
+            mechanism=security["sasl_mechanism"],
+        )
+    except ValueError:
+        raise SettingsError(f"HOMUNCULUS_BROKER: there is no sasl_mechanism {security['sasl_mechanism']!r}") from None
 
 
 async def connect(settings: Settings, url: str) -> Connection:
