@@ -32,6 +32,13 @@ def test_on_the_embedded_broker_nothing_is_lost_and_repeats_carry_the_same_id(em
     embedded_rig.assert_exact(repeated=True)
 
 
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_compressed_records_are_lost_and_repeated_as_little(rig: Rig) -> None:
+    kill_under_load(rig, 4, compression="gzip")  # the one that needs no package
+    rig.assert_exact()
+
+
 def kill_under_load(rig: Rig, kills: int, **settings: Any) -> None:
     """Kills a worker every few hundred to few thousand predictions; its data folder is kept and removed in turn."""
     moments = random.Random(kills)
