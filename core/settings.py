@@ -93,7 +93,7 @@ class Settings(BaseSettings):
     topic_prefix: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]*$", max_length=100)] = ""
     """Put before the name of every topic."""
     compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = "none"
-    """Of what we produce."""
+    """Of what we produce. All but gzip need the package cramjam."""
     max_record: Annotated[ByteSize, Field(ge=10_000)] = ByteSize(1_000_000)
     """Largest record that we write; larger outputs become dead letters."""
     session_timeout: Annotated[float, Field(ge=1, le=1800)] = 10.0

@@ -12,6 +12,7 @@ from typing import Any, Final
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from aiokafka.client import AIOKafkaClient
+from aiokafka.codec import has_gzip, has_lz4, has_snappy, has_zstd
 from aiokafka.errors import IncompatibleBrokerVersion, KafkaError, for_code
 from aiokafka.protocol.transaction import InitProducerIdRequest
 from faust.auth import Credentials, SASLCredentials, SSLCredentials
@@ -113,9 +114,21 @@ def credentials(security: dict[str, Any]) -> Credentials | None:
         raise SettingsError(f"HOMUNCULUS_BROKER: there is no sasl_mechanism {security['sasl_mechanism']!r}") from None
 
 
+def check_compression(settings: Settings) -> None:
+    """Raises SettingsError for a compression whose package is missing: else each partition would find out by itself."""
+    there = {"gzip": has_gzip, "snappy": has_snappy, "lz4": has_lz4, "zstd": has_zstd}.get(settings.compression)
+    if there is not None and not there():
+        raise SettingsError(
+            f"HOMUNCULUS_COMPRESSION is {settings.compression}, which needs the package cramjam: install it, or take "
+            "gzip or none"
+        )
+
+
 async def connect(settings: Settings, url: str) -> Connection:
-    """Waits for the broker and asks what it can do. Raises SettingsError when none answers in a minute."""
+    """Waits for the broker and asks what it can do. Raises SettingsError when none answers in a minute, and for what
+    this installation can't do."""
     bootstrap, security = client_options(url)
+    check_compression(settings)
     idempotent = await _gives_producer_ids(bootstrap, security)
     guarantee = settings.guarantee
     if guarantee is Guarantee.EXACTLY_ONCE and not idempotent:

@@ -12,7 +12,7 @@ from aiokafka import AIOKafkaProducer
 from core.errors import SettingsError
 from core.settings import Settings
 from engine.app import App
-from engine.connection import client_options
+from engine.connection import client_options, connect
 from models.device import Device
 from models.inference import InferenceThread
 from models.live import LiveModels
@@ -83,3 +83,12 @@ def test_a_url_that_is_wrong_is_told_without_its_password(url: str) -> None:
         client_options(url)
     assert "hush" not in str(refused.value)
     assert "us@h" not in str(refused.value)
+
+
+@pytest.mark.parametrize("compression", ["lz4", "snappy", "zstd"])
+async def test_a_compression_whose_package_is_missing_is_refused_before_anything_starts(
+    monkeypatch: pytest.MonkeyPatch, compression: Any
+) -> None:
+    monkeypatch.setattr("aiokafka.codec.cramjam", None)
+    with pytest.raises(SettingsError, match=f"{compression}, which needs the package cramjam"):
+        await connect(Settings(compression=compression), "kafka://127.0.0.1:9")
