@@ -260,6 +260,16 @@ def test_a_decayed_mean_outlives_any_silence_of_its_field() -> None:
     assert seen[:, 0].tolist() == [8.0, 8.0, 2.0, 2.0]
 
 
+@pytest.mark.parametrize("pause_s", [1800, 3600, 5 * 3600, 60 * 3600])
+def test_a_decayed_mean_forgets_a_huge_value_without_a_trace_of_its_rounding(pause_s: int) -> None:
+    values = [1.3, 1e20, *(1.1 + n / 7 for n in range(200))]
+    seen = one_session(["session.decayed_mean.v@1h"], [(n * pause_s, v) for n, v in enumerate(values)]).features[:, 0]
+    weights = [Fraction(2 ** (-n * pause_s / 3600)) for n in range(len(values))]
+    for last, got in enumerate(seen):
+        weighed = list(zip(weights, map(Fraction, values[last::-1]), strict=False))
+        assert got == pytest.approx(float(sum(w * x for w, x in weighed) / sum(weights[: last + 1])), rel=1e-13)
+
+
 def test_a_session_without_values_has_no_aggregates_of_them() -> None:
     wanted = [name for name in EVERYTHING if name.endswith((".a", "a@30s"))]
     assert np.isnan(one_session(wanted, [(0, NAN), (1, NAN)]).features).all()
