@@ -21,7 +21,7 @@ from engine.agent import Stream, agent
 from engine.batch import Batch, Slice
 from engine.dead_letters import dead_letter
 from engine.engine import Engine
-from engine.tracing import output_headers
+from engine.tracing import traced
 from models.engine import Array
 from models.live import LiveModels
 from models.rows import Rows, numbers
@@ -100,13 +100,12 @@ class Scorer:
     def _stage(self, plan: _Plan, s: Slice[Observation], at: int) -> None:
         if plan.broken:
             self._drop_broken(plan, s, at)
-        prefix = f"{s.topic}/{s.partition}/"
-        encode = self._encode
+        encode, sources = self._encode, s.sources
         answers = islice(plan.answers, at, None)
         values = [
             encode(
                 Prediction(
-                    f"{prefix}{record.offset}",
+                    source,
                     event.id,
                     event.session,
                     event.ts,
@@ -121,11 +120,11 @@ class Scorer:
                     late,
                 )
             )
-            for event, record, (model, version, label, scores, confidence, low, decision, late) in zip(
-                s.events, s.records, answers, strict=False
+            for event, source, (model, version, label, scores, confidence, low, decision, late) in zip(
+                s.events, sources, answers, strict=False
             )
         ]
-        s.emit(PREDICTIONS, s.keys, values, output_headers(s.topic, s.partition, s.records))
+        s.emit(PREDICTIONS, s.keys, values, traced(sources, s.records))
 
     def _drop_broken(self, plan: _Plan, s: Slice[Observation], at: int) -> None:
         """Events that the model gave no usable score for are dead letters; their sessions keep them."""

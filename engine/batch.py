@@ -89,6 +89,12 @@ class Slice(Generic[E]):
         """Keys of the records; those without one never got here as events."""
         return [record.key or b"" for record in self.records]
 
+    @property
+    def sources(self) -> list[str]:
+        """Where each record stands, as outputs' ids and headers name it."""
+        prefix = f"{self.topic}/{self.partition}/"
+        return [f"{prefix}{record.offset}" for record in self.records]
+
     def source(self, i: int) -> Source:
         """Where record i stands."""
         return Source(self.topic, self.partition, self.records[i].offset)
