@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from aiokafka import TopicPartition
 
-from core.errors import OutputTooLargeError
-
 if TYPE_CHECKING:
     from engine.batch import Staged
 
@@ -39,18 +37,25 @@ class Outbox:
         """Appends a slice's outputs."""
         target = TopicPartition(staged.topic, staged.partition)
         builders = self._builders.setdefault(target, [])
-        if not builders:
-            builders.append(self._new_builder())
-        append = builders[-1].append
+        batch = builders[-1] if builders else self._new_batch(builders)
+        place, append = batch.record_count(), batch._builder.append  # BatchBuilder's own adds half to the price
         now = int(time.time() * 1e3)
-        for key, value, headers in zip(staged.keys, staged.values, staged.headers, strict=True):
-            if append(timestamp=now, key=key, value=value, headers=headers) is None:
-                builders.append(self._new_builder())
-                append = builders[-1].append
-                if append(timestamp=now, key=key, value=value, headers=headers) is None:
-                    raise OutputTooLargeError(f"a record for {staged.topic} is larger than a batch may be")
+        try:
+            for key, value, headers in zip(staged.keys, staged.values, staged.headers, strict=True):
+                if append(place, now, key, value, headers) is None:
+                    batch._relative_offset = place
+                    batch = self._new_batch(builders)
+                    place, append = 0, batch._builder.append
+                    append(0, now, key, value, headers)  # a batch takes its first record whatever its size
+                place += 1
+        finally:
+            batch._relative_offset = place
         self.count += len(staged.values)
         self.staged += len(staged.values)
+
+    def _new_batch(self, builders: list[Any]) -> Any:
+        builders.append(self._new_builder())
+        return builders[-1]
 
     def take(self) -> Builders:
         """All that is staged; new outputs go into new batches."""

@@ -55,6 +55,25 @@ def test_a_full_batch_says_none_and_takes_headers() -> None:
     assert builder.record_count() == sum(answer is not None for answer in answers)
 
 
+def test_records_may_go_past_a_batch_into_its_builder() -> None:
+    """What BatchBuilder.append() does, engine/outputs.py does itself: builder, then the count."""
+    ours, theirs = (
+        BatchBuilder(400, 0, is_transactional=True, key_serializer=None, value_serializer=None) for _ in range(2)
+    )
+    for place in range(2):
+        theirs.append(timestamp=place, key=b"k", value=b"v", headers=[("h", b"x")])
+        assert ours._builder.append(place, place, b"k", b"v", [("h", b"x")]) is not None
+    ours._relative_offset = 2
+    assert ours.record_count() == theirs.record_count()
+    assert ours._build() == theirs._build()
+
+
+def test_a_builder_takes_its_first_record_whatever_its_size_and_then_says_none() -> None:
+    builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, 0, 100)
+    assert builder.append(0, 1, b"k", b"v" * 1000, []) is not None
+    assert builder.append(1, 1, b"k", b"v", []) is None
+
+
 @pytest.mark.parametrize(
     ("owner", "names"),
     [
