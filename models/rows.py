@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping, Sequence
-from itertools import chain
+from itertools import chain, starmap
 from operator import itemgetter
 from typing import Final
 
@@ -32,16 +33,13 @@ def numbers(events: Events, fields: Sequence[str], errors: Errors) -> Floats:
     """
     if not fields or not events:
         return np.empty((len(events), len(fields)))
+    picked = map(itemgetter(*fields), events)
     try:
-        if len(fields) > 1:
-            found = np.array(list(map(itemgetter(*fields), events)))
-        else:
-            found = np.array([[event[fields[0]]] for event in events])
-    except KeyError:
-        found = np.array([[event.get(field) for field in fields] for event in events], object)
-    if found.dtype.kind != "f":
+        packed = starmap(struct.Struct(f"{len(fields)}d").pack, picked if len(fields) > 1 else zip(picked, strict=True))
+        found = np.frombuffer(b"".join(packed)).reshape(len(events), len(fields))
+    except (KeyError, struct.error):  # a field is missing, null or a text
         found = _checked(events, fields, errors)
-    elif np.isfinite(found).all() and np.abs(found).max(initial=0.0) <= _FLOAT32_MAX:
+    if np.isfinite(found).all() and np.abs(found).max() <= _FLOAT32_MAX:
         return found
     with np.errstate(invalid="ignore"):
         return np.where(np.abs(found) <= _FLOAT32_MAX, found, np.nan)
