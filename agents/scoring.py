@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cache
-from itertools import islice, repeat, starmap
+from itertools import chain, islice, repeat, starmap
 from typing import Any, cast
 
 import msgspec
@@ -52,6 +52,7 @@ class Scorer:
         self._engine = engine
         self._models: LiveModels = engine.models
         self._dead_letter = engine.settings.without_model == "dead-letter"
+        self._fields: dict[tuple[tuple[str, ...], tuple[str, ...]], tuple[str, ...]] = {}
         self._rows: dict[tuple[str, tuple[str, ...], tuple[str, ...]], Rows] = {}
         self._encode = msgspec.json.Encoder().encode
 
@@ -89,6 +90,15 @@ class Scorer:
             await self._models.until_live(name, WAIT_S)
         except NoModelError:
             return  # asked again, as long as the batch is ours
+
+    def fields(self, versions: Iterable[LiveVersion]) -> tuple[str, ...]:
+        """The raw fields that sessions and these versions want as numbers: those of sessions first, each once."""
+        distinct = {version.identity: version.manifest for version in versions}
+        key = (sessions.fields, tuple(distinct))
+        if key not in self._fields:
+            theirs = chain.from_iterable(map(Rows.numeric_fields, distinct.values()))
+            self._fields[key] = tuple(dict.fromkeys((*sessions.fields, *theirs)))
+        return self._fields[key]
 
     def rows(self, version: LiveVersion, fields: tuple[str, ...], features: tuple[str, ...]) -> Rows:
         """How a version's inputs are filled from these columns."""
@@ -158,11 +168,7 @@ class _Plan:
         self._scorer = scorer
         self._versions = versions
         self._batch = Batch(slices)
-        distinct = {id(v): v for v in versions.values()}.values()
-        self._fields = tuple(
-            dict.fromkeys((*sessions.fields, *(f for v in distinct for f in Rows.numeric_fields(v.manifest))))
-        )
-        self._take = [self._fields.index(field) for field in sessions.fields]
+        self._fields = scorer.fields(versions.values())
         self.slices: list[tuple[Slice[Observation], int]] = []
         """Each slice and the place of its first event."""
         self.answers: list[Any] = []
@@ -173,12 +179,13 @@ class _Plan:
     def fold(self) -> None:
         """Checks every event against its model's manifest, then advances the sessions of those that pass."""
         features = sessions.features
-        events = [event.features for event in self._batch.events]
+        batch = self._batch.events
+        events = [event.features for event in batch]
         errors: dict[int, RecordError] = {}
         found = numbers(events, self._fields, errors)
-        ts = np.array([event.ts for event in self._batch.events], np.float64)
+        ts = np.array([event.ts for event in batch], np.float64)
         for i in np.flatnonzero(ts > time.time() * 1e3 + FUTURE_MS).tolist():
-            errors[i] = TimeError(self._batch.events[i].ts)
+            errors[i] = TimeError(batch[i].ts)
         for version, places in self._groups():
             rows = self._scorer.rows(version, self._fields, features)
             if places is None:
@@ -192,10 +199,10 @@ class _Plan:
             drop_places(self._batch, errors)
             found, ts = found[good], ts[good]
         self._found, folded, at = found, [], 0
+        wanted = found[:, : len(sessions.fields)]
         for s in self._batch.slices:
             if n := len(s.events):
-                values = np.ascontiguousarray(found[at : at + n][:, self._take])
-                folded.append(sessions.fold(s, ts[at : at + n], values))
+                folded.append(sessions.fold(s, ts[at : at + n], wanted[at : at + n]))
                 self.slices.append((s, at))
                 at += n
         self._features = np.concatenate([f.features for f in folded]) if folded else np.empty((0, len(features)))
