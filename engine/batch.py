@@ -115,7 +115,7 @@ class Slice(Generic[E]):
         if topic.name not in self.task.engine.outputs:
             raise UsageError(f"{topic.name} is not among the agent's outputs: declare it, @agent(..., outputs=[...])")
         limit = self.task.engine.settings.max_record
-        largest = max((len(value) for value in values if value is not None), default=0)
+        largest = max(map(len, filter(None, values)), default=0)
         if largest > limit:
             raise OutputTooLargeError(
                 f"an output for {topic.name} has {largest} bytes; HOMUNCULUS_MAX_RECORD allows {limit}"

@@ -146,5 +146,5 @@ def _rounds(rows: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp] 
     seat = np.empty(len(first), np.intp)
     seat[busiest] = np.arange(len(first))
     occurrence = np.arange(n) - np.repeat(first, sizes)
-    order = by_row[np.lexsort((np.repeat(seat, sizes), occurrence))]
+    order = by_row[np.argsort(occurrence * len(first) + np.repeat(seat, sizes))]
     return sorted_rows[first[busiest]], order, np.cumsum(np.bincount(occurrence)).tolist()
