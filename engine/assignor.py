@@ -1,20 +1,25 @@
-"""Who gets which partition: numbers are dealt, not topics, so that partition p of every topic has one owner."""
+"""Who gets which partition: numbers are dealt, not topics, so that partition p of every topic has one owner, and the
+same number of copies on other workers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from aiokafka.cluster import ClusterMetadata
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
 from faust.assignor.client_assignment import ClientAssignment
 from faust.assignor.partition_assignor import PartitionAssignor
 
+Numbers = Mapping[str, set[int]]
+"""Member -> partition numbers."""
 
-def deal(numbers: range, held: Mapping[str, set[int]]) -> dict[str, set[int]]:
+
+def deal(numbers: range, held: Numbers, copied: Numbers = MappingProxyType({})) -> dict[str, set[int]]:
     """Partition numbers to members: sizes differ by one at most, and whoever held one keeps it if that allows.
 
-    held: member -> the numbers that it had. Where two claim one (a member that comes back after a silence), the first
-    by name keeps it.
+    held: the numbers that each member had; where two claim one (a member that comes back after a silence), the first
+    by name keeps it. copied: those that it has a copy of; whoever has one gets it before others do.
     """
     members = sorted(held)
     least, extra = divmod(len(numbers), len(members))
@@ -28,9 +33,36 @@ def deal(numbers: range, held: Mapping[str, set[int]]) -> dict[str, set[int]]:
             extra -= 1
         dealt[member].update(keep)
         taken.update(keep)
-    for number in (n for n in numbers if n not in taken):
+    orphans = [n for n in numbers if n not in taken]
+    warm = [(n, member) for n in orphans for member in members if n in copied.get(member, ())]
+    # Those with a copy first, where their share has room for it.
+    for number, member in sorted(warm, key=lambda pair: (len(dealt[pair[1]]), pair)):
+        quota = least + (extra > 0)
+        if number not in taken and len(dealt[member]) < quota:
+            dealt[member].add(number)
+            taken.add(number)
+            if len(dealt[member]) > least:
+                extra -= 1
+    for number in (n for n in orphans if n not in taken):
         dealt[min(members, key=lambda m: (len(dealt[m]), m))].add(number)
     return dealt
+
+
+def deal_copies(count: int, dealt: Numbers, copied: Numbers) -> dict[str, set[int]]:
+    """Which members keep copies: count of each number, never with its owner, and who has one keeps it.
+
+    Fewer where there are not so many members. Sizes differ as little as that allows.
+    """
+    copies: dict[str, set[int]] = {member: set() for member in dealt}
+    for owner, numbers in sorted(dealt.items()):
+        for number in sorted(numbers):
+            others = sorted(
+                (member for member in dealt if member != owner),
+                key=lambda m: (number not in copied.get(m, ()), len(copies[m]), m),
+            )
+            for member in others[:count]:
+                copies[member].add(number)
+    return copies
 
 
 class TaskAssignor(PartitionAssignor):
@@ -48,14 +80,20 @@ class TaskAssignor(PartitionAssignor):
             for metadata in member_metadata.values()
             for topic in metadata.subscription
         }
-        held = {
-            member: {n for numbers in client.assignment.actives.values() for n in numbers}
-            for member, client in clients.items()
-        }
+        held = {member: _numbers(client.assignment.actives) for member, client in clients.items()}
+        copied = {member: _numbers(client.assignment.standbys) for member, client in clients.items()}
+        dealt = deal(range(max(counts.values(), default=0)), held, copied)
+        copies = deal_copies(self.replicas, dealt, {m: held[m] | copied[m] for m in held})
         assignments = {}
-        for member, numbers in deal(range(max(counts.values(), default=0)), held).items():
-            topics = member_metadata[member].subscription
-            actives = {topic: sorted(n for n in numbers if n < counts[topic]) for topic in topics}
-            assignments[member] = ClientAssignment(actives={t: ns for t, ns in actives.items() if ns}, standbys={})
+        for member, metadata in member_metadata.items():
+            actives, standbys = (
+                {t: ns for t in metadata.subscription if (ns := sorted(n for n in numbers if n < counts[t]))}
+                for numbers in (dealt[member], copies[member])
+            )
+            assignments[member] = ClientAssignment(actives=actives, standbys=standbys)
         distribution = self._get_external_topic_distribution(assignments)
         return dict(self._protocol_assignments(assignments, {}, distribution, dict.fromkeys(counts, 0)))
+
+
+def _numbers(topics: Mapping[str, list[int]]) -> set[int]:
+    return {number for numbers in topics.values() for number in numbers}
