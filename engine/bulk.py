@@ -1,19 +1,20 @@
-"""Records out of aiokafka's consumer by the chunk, as its compiled code decodes them.
+"""Records out of aiokafka's consumer by the chunk or by the batch, as its compiled code decodes them.
 
 aiokafka hands records out one by one, through four Python calls and a dataclass each: 2.3 us at best. A chunk is a
-list made in one step: .5 us a record at best, checksums included (10,000 records of 190 bytes, in one run).
+list made in one step: .5 us a record at best, checksums included (10,000 records of 190 bytes, in one run). A batch is
+not decoded yet: records that are read out of it one after the other never live together, which spares the collector.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any, Final
 
 from aiokafka.consumer.fetcher import PartitionRecords
 from aiokafka.errors import CorruptRecordException
 
-from engine.record import Record
+from engine.record import Batch, Record
 
 CHUNK: Final = 500
 """Most records of a chunk; the last one of a fetch may have fewer."""
@@ -24,7 +25,12 @@ def IN_CHUNKS(raw: bytes) -> bytes:  # noqa: N802  it is a mark, never called: g
     return raw
 
 
-_one_by_one = PartitionRecords._unpack_records
+def IN_BATCHES(raw: bytes) -> bytes:  # noqa: N802  as IN_CHUNKS
+    """Marks the consumers whose every "record" is a Batch; the first one may begin before the position."""
+    return raw
+
+
+_one_by_one: Callable[[Any], Iterator[Any]] = PartitionRecords._unpack_records
 
 
 def install() -> None:
@@ -39,7 +45,20 @@ def flatten(chunks: list[list[Record]]) -> list[Record]:
 
 
 def _unpack(fetched: Any) -> Iterator[Any]:
-    return _chunks(fetched) if fetched._key_deserializer is IN_CHUNKS else _one_by_one(fetched)
+    if fetched._key_deserializer is IN_CHUNKS:
+        return _chunks(fetched)
+    if fetched._key_deserializer is IN_BATCHES:
+        return _batches(fetched)
+    return _one_by_one(fetched)
+
+
+def _batches(fetched: Any) -> Iterator[Batch]:
+    """The batches that hold something for readers: next_fetch_offset stands behind each."""
+    while fetched._records.has_next():
+        batch = fetched._records.next_batch()
+        fetched.next_fetch_offset = batch.next_offset
+        if not _skipped(fetched, batch):
+            yield batch
 
 
 def _chunks(fetched: Any) -> Iterator[list[Record]]:

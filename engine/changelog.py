@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import time
 import uuid
 from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
+from itertools import chain
 from typing import Any, Final
 
 import msgspec
@@ -15,12 +17,12 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
 from core.topics import changelog
-from engine.bulk import IN_CHUNKS, flatten
+from engine.bulk import IN_BATCHES
 from engine.connection import Connection
 from engine.deadline import within
 from engine.outputs import Builders
 from engine.producer import Producer
-from engine.record import Record
+from engine.record import Batch
 from engine.store import Meta, PartitionStore
 from engine.table import Items
 
@@ -29,9 +31,10 @@ log = logging.getLogger(__name__)
 POSITIONS: Final = "positions"
 """The changelog of markers."""
 _MARKER: Final = b"marker"
-_CHUNK: Final = 20_000
-CHUNKS: Final = 40
-"""What is taken out of the consumer in one go: 20,000 records at most."""
+FETCH: Final = 2 << 20
+"""Bytes of an answer, and so of what a replay has in its hands at a time."""
+BEHIND_S: Final = 30.0
+"""Seconds that RocksDB may need to catch up; then it is written to all the same, and says what is wrong."""
 STOP_S: Final = 5.0
 LONG: Final = 50_000
 """Records of a replay that is worth reopening the store for."""
@@ -99,8 +102,8 @@ class Changelog:
             isolation_level=self._connection.isolation,
             enable_auto_commit=False,
             auto_offset_reset="earliest",
-            key_deserializer=IN_CHUNKS,
-            max_partition_fetch_bytes=4 << 20,
+            key_deserializer=IN_BATCHES,
+            max_partition_fetch_bytes=max(FETCH, self._connection.settings.max_record + 65_536),
             fetch_max_wait_ms=50,
         )
         try:
@@ -120,19 +123,19 @@ class Changelog:
             if any(store.meta.changelogs.get(t, 0) > ends[tp] for tp, t in self._tables.items()):
                 log.warning("%s is ahead of its changelogs: the broker has lost records; it is rebuilt", store.path)
                 store.wipe()
-            if (
-                sum(ends[tp] - store.meta.changelogs.get(t, 0) for tp, t in self._tables.items() if t != POSITIONS)
-                > LONG
-            ):
-                store.begin_restore()
+            left = sum(ends[tp] - store.meta.changelogs.get(t, 0) for tp, t in self._tables.items() if t != POSITIONS)
             read = 0
             changelogs = dict(store.meta.changelogs)
-            for table, tp in self._topics.items():
-                if table == POSITIONS:
-                    continue
-                count, end = await self._replay_table(consumer, store, table, tp, marker)
-                changelogs[table] = end
-                read += count
+            async with AsyncExitStack() as turn:
+                if left > LONG:
+                    await turn.enter_async_context(store.memory.restores)
+                    await asyncio.to_thread(store.begin_restore)
+                for table, tp in self._topics.items():
+                    if table == POSITIONS:
+                        continue
+                    count, end = await self._replay_table(consumer, store, table, tp, marker)
+                    changelogs[table] = end
+                    read += count
             meta = Meta(marker.incarnation, marker.positions, changelogs, marker.watermark)
             if meta != store.meta:
                 await asyncio.to_thread(store.restored, meta)
@@ -146,29 +149,28 @@ class Changelog:
         self, consumer: AIOKafkaConsumer, store: PartitionStore, table: str, tp: TopicPartition, marker: Marker
     ) -> tuple[int, int]:
         start = store.meta.changelogs.get(table, 0)
-        complete = None if self._transactional else marker.changelogs.get(table, 0)
+        complete = sys.maxsize if self._transactional else marker.changelogs.get(table, 0)
         orphans: set[bytes] = set()
         count = 0
         said = time.monotonic()
-        items: dict[bytes, bytes | None] = {}
-        async for chunk in _chunks(self._connection, consumer, tp, start):
-            records = chunk
-            if complete is not None and chunk[-1].offset >= complete:
-                orphans.update(r.key for r in chunk if r.offset >= complete and r.key is not None)
-                records = [r for r in chunk if r.offset < complete]
-            items.update([(r.key, r.value) for r in records])  # type: ignore[misc]  # ours, so they have keys
-            count += len(records)
-            if len(items) >= _CHUNK:
-                store.restore(table, items)
-                items = {}
-                if time.monotonic() - said > 5:
-                    log.info("%s: %d records replayed", tp.topic, count)
-                    said = time.monotonic()
-        if items:
+        async for batches in _fetches(self._connection, consumer, tp, start):
+            items: dict[bytes, bytes | None] = {}
+            for batch in batches:
+                whole = batch.next_offset <= complete
+                for record in batch:
+                    if whole or record.offset < complete:
+                        items[record.key] = record.value  # type: ignore[index]  # ours, so they have keys
+                        count += 1
+                    else:
+                        orphans.add(record.key)  # type: ignore[arg-type]
             store.restore(table, items)
+            if time.monotonic() - said > 5:
+                log.info("%s: %d records replayed", tp.topic, count)
+                said = time.monotonic()
+            await _give_time(store, table)
         if orphans:
             self.orphans[table] = orphans
-        return count, (await consumer.position(tp)) if complete is None else max(complete, start)
+        return count, (await consumer.position(tp)) if self._transactional else max(complete, start)
 
     async def _newest_marker(self, consumer: AIOKafkaConsumer) -> Marker | None:
         tp = self._topics[POSITIONS]
@@ -180,8 +182,9 @@ class Changelog:
             start = max(first, end - back)
             back *= 10
             newest: bytes | None = None
-            async for records in _chunks(self._connection, consumer, tp, start):
-                newest = next((r.value for r in reversed(records) if r.value), newest)
+            async for batches in _fetches(self._connection, consumer, tp, start):
+                for record in chain.from_iterable(batches):
+                    newest = record.value or newest
             if newest is not None:
                 return msgspec.json.decode(newest, type=Marker)
         return None
@@ -198,17 +201,25 @@ def _batches(producer: Producer, items: Items) -> list[Any]:
     return builders
 
 
-async def _chunks(
+async def _give_time(store: PartitionStore, table: str) -> None:
+    """A turn for the others on the event loop, and more while RocksDB is behind."""
+    await asyncio.sleep(0)
+    until = time.monotonic() + BEHIND_S
+    while store.behind(table) and time.monotonic() < until:
+        await asyncio.sleep(0.01)
+
+
+async def _fetches(
     connection: Connection, consumer: AIOKafkaConsumer, tp: TopicPartition, start: int
-) -> AsyncIterator[list[Record]]:
-    """Every record from start to the end of this moment, in order."""
+) -> AsyncIterator[list[Batch]]:
+    """Every batch from the one that holds start to the end of this moment, in order, an answer at a time."""
     first = (await consumer.beginning_offsets([tp]))[tp]
     end = (await consumer.end_offsets([tp]))[tp]
     consumer.seek(tp, max(start, first))
     consumer.resume(tp)
     try:
         while (await consumer.position(tp)) < connection.end(end, consumer.highwater(tp)):
-            if chunks := (await consumer.getmany(tp, timeout_ms=200, max_records=CHUNKS)).get(tp):
-                yield flatten(chunks)
+            if batches := (await consumer.getmany(tp, timeout_ms=200)).get(tp):
+                yield batches
     finally:
         consumer.pause(tp)

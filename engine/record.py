@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 Headers = Sequence[tuple[str, bytes | None]]
@@ -30,3 +30,14 @@ class Record(Protocol):
     @property
     def headers(self) -> Headers:
         """Name and raw value, in order."""
+
+
+class Batch(Protocol):
+    """Records that were written in one piece, decoded as they are read out of it; once."""
+
+    @property
+    def next_offset(self) -> int:
+        """Offset behind the last record that was written, even if compaction took it away."""
+
+    def __iter__(self) -> Iterator[Record]:
+        """Its records, in order."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import shutil
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, cast
@@ -28,6 +30,14 @@ log = logging.getLogger(__name__)
 _META: Final = b"meta"
 _BLOCK_CACHE: Final = 64 << 20
 _WRITE_BUFFERS: Final = 128 << 20
+_BULK_BUFFER: Final = 8 << 20
+"""A restore's write buffer: small ones are sorted faster, and leave less to flush at the end."""
+_BULK_COMPACTION: Final = 8
+"""Files of a restore that are compacted together."""
+_BEHIND: Final = 16
+"""Files of a restore that wait for their compaction; at 20 RocksDB slows its writers down, and us with the GIL."""
+_RESTORES: Final = 3
+"""Partitions that restore at a time. One keeps the thread busy; the others have their next records fetched."""
 
 
 class Meta(msgspec.Struct, frozen=True):
@@ -49,6 +59,8 @@ class RocksMemory:
     def __init__(self) -> None:
         self.cache = Cache(_BLOCK_CACHE)
         self.buffers = WriteBufferManager(_WRITE_BUFFERS, True)
+        self.restores = asyncio.Semaphore(_RESTORES)
+        """Taken by who restores much: what that needs in memory doesn't grow with the number of partitions."""
 
     def options(self, bulk: bool = False) -> Options:
         """Options of one partition's database. bulk: for a replay, which writes much and reads nothing."""
@@ -68,6 +80,9 @@ class RocksMemory:
             # Sorted by the flush, in RocksDB's own thread: half the price of a skip list for the one that writes.
             options.set_allow_concurrent_memtable_write(False)
             options.set_memtable_factory(MemtableFactory.vector())
+            options.set_write_buffer_size(_BULK_BUFFER)
+            options.set_max_write_buffer_number(4)
+            options.set_level_zero_file_num_compaction_trigger(_BULK_COMPACTION)
         return options
 
 
@@ -77,21 +92,23 @@ class PartitionStore:
     def __init__(self, path: Path, tables: Iterable[str], memory: RocksMemory) -> None:
         """Opens or creates it. Raises DataFolderError when the folder can't be used."""
         self.path = path
-        self._memory = memory
+        self.memory = memory
         self._tables = tuple(tables)
+        self._reopening = threading.Lock()
+        """Reopening takes a thread's time: whoever closes meanwhile waits, or it would be open for ever."""
         self._open()
 
     def _open(self, bulk: bool = False) -> None:
-        path, options = str(self.path), self._memory.options(bulk)
+        path, options = str(self.path), self.memory.options(bulk)
         self._bulk = bulk
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             existing = Rdict.list_cf(path) if (self.path / "CURRENT").exists() else []
-            families = {name: self._memory.options(bulk) for name in existing if name != "default"}
+            families = {name: self.memory.options(bulk) for name in existing if name != "default"}
             self._db: Rdict | None = Rdict(path, options, families)
             for table in self._tables:
                 if table not in existing:
-                    self._db.create_column_family(table, self._memory.options(bulk))
+                    self._db.create_column_family(table, self.memory.options(bulk))
         except Exception as error:  # rocksdict raises plain Exception with RocksDB's text
             self._diagnose(error)
         # Views by table: after close() a live one would keep the LOCK, so close() drops them.
@@ -143,8 +160,14 @@ class PartitionStore:
 
     def begin_restore(self) -> None:
         """Makes itself ready for many values of a replay, and for nothing else before restored()."""
-        self.close()
-        self._open(bulk=True)
+        with self._reopening:
+            self._reopen(bulk=True)
+
+    def _reopen(self, bulk: bool) -> None:
+        if self._db is None:
+            raise TaskError(f"{self.path} is closed")
+        self._close()
+        self._open(bulk)
 
     def restore(self, table: str, items: Mapping[bytes, bytes | None]) -> None:
         """Values from a changelog, without a write-ahead log (a third cheaper). What they stand for is not noted
@@ -158,13 +181,19 @@ class PartitionStore:
         finally:
             db.set_write_options(WriteOptions())
 
+    def behind(self, table: str) -> bool:
+        """Whether RocksDB should be given time before more is restored: else it takes it, and stops the process."""
+        number = self._view(table).property_int_value
+        files, buffers = number("rocksdb.num-files-at-level0"), number("rocksdb.num-immutable-mem-table")
+        return (files or 0) >= _BEHIND or (buffers or 0) >= 2
+
     def restored(self, meta: Meta) -> None:
-        """Notes what a replay has led to, once all of it is on disk."""
-        self._flush()
-        if self._bulk:
-            self.close()
-            self._open()
-        self.write({}, meta)
+        """Notes what a replay has led to, once all of it is on disk. Raises TaskError once closed."""
+        with self._reopening:
+            self._flush()
+            if self._bulk:
+                self._reopen(bulk=False)
+            self.write({}, meta)
 
     def _flush(self) -> None:
         for view in self._views.values():
@@ -174,12 +203,13 @@ class PartitionStore:
         batch = WriteBatch(raw_mode=True)
         put = batch.put
         for table, items in changes.items():
-            handle = self._handles[table]
+            batch.set_default_column_family(self._handles[table])  # once: it is a fifth of each put that names it
             for key, value in items.items():
                 if value is None:
-                    batch.delete(key, handle)
+                    batch.delete(key)
                 else:
-                    put(key, value, handle)
+                    put(key, value)
+        batch.set_default_column_family(None)
         return batch
 
     def _apply(self, db: Rdict, batch: WriteBatch) -> None:
@@ -201,6 +231,10 @@ class PartitionStore:
 
     def close(self) -> None:
         """Releases the folder; reading and writing raise TaskError from now on."""
+        with self._reopening:
+            self._close()
+
+    def _close(self) -> None:
         if self._db is not None:
             self._views.clear()
             self._handles.clear()

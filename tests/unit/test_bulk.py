@@ -1,4 +1,4 @@
-"""Chunks hold what aiokafka hands out one by one, whatever the batches, aborted transactions and markers between."""
+"""Chunks and batches hold what aiokafka hands out one by one, whatever aborted transactions and markers lie between."""
 
 from __future__ import annotations
 
@@ -40,6 +40,17 @@ def fetched(raw: bytes, aborted: list[tuple[int, int]], start: int, mark: Any) -
     return PartitionRecords(TopicPartition("t", 0), records, aborted, start, mark, None, True, READ_COMMITTED)
 
 
+def written(batches: list[Any]) -> tuple[bytes, list[tuple[int, int]], int]:
+    """What a broker answers with: its bytes, the aborted transactions in it, and the offset behind it."""
+    raw, base, aborted = b"", 0, []
+    for count, transactional, gap, abort in batches:
+        raw += batch(base, count, transactional=transactional, gap=gap)
+        if transactional and abort:
+            aborted.append((PRODUCER, base))
+        base += count + gap
+    return raw, aborted, base
+
+
 Batches = st.lists(
     st.tuples(st.integers(1, 900), st.booleans(), st.integers(0, 3), st.booleans()), min_size=1, max_size=6
 )
@@ -48,12 +59,7 @@ Batches = st.lists(
 @settings(deadline=None)
 @given(batches=Batches, data=st.data())
 def test_chunks_are_the_records_of_aiokafka_in_order(batches: list[Any], data: st.DataObject) -> None:
-    raw, base, aborted = b"", 0, []
-    for count, transactional, gap, abort in batches:
-        raw += batch(base, count, transactional=transactional, gap=gap)
-        if transactional and abort:
-            aborted.append((PRODUCER, base))
-        base += count + gap
+    raw, aborted, base = written(batches)
     start = data.draw(st.integers(0, batches[0][0] + batches[0][2] - 1))  # a fetch begins with the batch that holds it
     one_by_one = fetched(raw, list(aborted), start, None)
     expected = [(record.offset, record.key, record.value) for record in one_by_one]
@@ -68,6 +74,24 @@ def test_chunks_are_the_records_of_aiokafka_in_order(batches: list[Any], data: s
     assert chunked.next_fetch_offset == one_by_one.next_fetch_offset == base
 
 
+@settings(deadline=None)
+@given(batches=Batches, data=st.data())
+def test_batches_hold_the_records_of_aiokafka_in_order(batches: list[Any], data: st.DataObject) -> None:
+    raw, aborted, base = written(batches)
+    start = data.draw(st.integers(0, batches[0][0] + batches[0][2] - 1))
+    one_by_one = fetched(raw, list(aborted), start, None)
+    expected = [(record.offset, record.key, record.value) for record in one_by_one]
+
+    in_batches = fetched(raw, list(aborted), start, bulk.IN_BATCHES)
+    found: list[tuple[int, bytes, bytes]] = []
+    for whole in in_batches:
+        assert in_batches.next_fetch_offset == whole.next_offset
+        found += [(record.offset, record.key, record.value) for record in whole]
+        assert found[-1][0] < whole.next_offset
+    assert [record for record in found if record[0] >= start] == expected
+    assert in_batches.next_fetch_offset == one_by_one.next_fetch_offset == base
+
+
 def test_a_chunk_left_for_later_is_where_the_position_says() -> None:
     chunked = fetched(batch(0, 1200, transactional=False), [], 0, bulk.IN_CHUNKS)
     first = next(iter(chunked))
@@ -77,8 +101,9 @@ def test_a_chunk_left_for_later_is_where_the_position_says() -> None:
     assert second[0].offset == bulk.CHUNK
 
 
-def test_a_batch_whose_bytes_have_changed_is_an_error() -> None:
+@pytest.mark.parametrize("mark", [bulk.IN_CHUNKS, bulk.IN_BATCHES])
+def test_a_batch_whose_bytes_have_changed_is_an_error(mark: Any) -> None:
     raw = bytearray(batch(0, 3, transactional=False))
     raw[-1] ^= 1
     with pytest.raises(CorruptRecordException):
-        list(fetched(bytes(raw), [], 0, bulk.IN_CHUNKS))
+        list(fetched(bytes(raw), [], 0, mark))
