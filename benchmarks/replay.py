@@ -35,7 +35,7 @@ def replay(lab: Lab) -> Iterator[Result]:
             Publisher(lab.bootstrap).publish(run.topic(OBSERVATIONS.name), Load().new_sessions(0, KEYS))
             worker.wait_until(lambda: reader.read(0.05) >= KEYS, DRAIN_S, "prediction of each session")
         rounds = [_round(lab, run, worker) for _ in range(ROUNDS)]
-    rates = [records / seconds for records, seconds, _ in rounds]
+    rates = [records / seconds for records, seconds, _, _ in rounds]
     yield Result(
         "replay",
         statistics.median(rates),
@@ -46,25 +46,27 @@ def replay(lab: Lab) -> Iterator[Result]:
             rounds=ROUNDS,
             min=round(min(rates)),
             max=round(max(rates)),
-            cpu_s=round(statistics.median(cpu for _, _, cpu in rounds), 2),
+            cpu_s=round(statistics.median(cpu for _, _, cpu, _ in rounds), 2),
+            peak_mb=round(max(peak for _, _, _, peak in rounds)),
             **sides.OURS.settings,
         ),
         goal=">= 270000",
     )
 
 
-def _round(lab: Lab, run: Run, former: Worker) -> tuple[int, float, float]:
-    """One start on an empty folder. Returns the records, the slowest partition's seconds, and the start's whole CPU."""
+def _round(lab: Lab, run: Run, former: Worker) -> tuple[int, float, float, float]:
+    """One start on an empty folder. Returns the records, the slowest partition's seconds, and the CPU seconds and the
+    most MB of the whole start."""
     shutil.rmtree(run.folder / "data")
     former.log.unlink()
     with sides.ours(lab, run) as worker:
         worker.wait_until(lambda: len(_opened(worker)) == lab.partitions, START_S, "open partition of each number")
-        cpu = worker.cpu_s()
+        cpu, peak = worker.cpu_s(), worker.peak_mb()
     opened = _opened(worker).values()
-    return sum(records for records, _ in opened), max(ms for _, ms in opened) / 1000, cpu
+    return sum(records for records, _ in opened), max(ms for _, ms in opened) / 1000, cpu, peak
 
 
 def _opened(worker: Worker) -> dict[int, tuple[int, int]]:
-    """Partition -> records and ms, of those that are open. They replay at once, so the slowest one is the wait."""
+    """Partition -> records and ms, of those that are open. All begin at once, so the slowest one is the wait."""
     found = OPENED.findall(worker.log.read_text("utf-8", "replace"))
     return {int(partition): (int(records), int(ms)) for partition, records, ms in found}
