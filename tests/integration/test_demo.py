@@ -59,6 +59,15 @@ class Run:
         """Returns when it has written that, and remembers what it has started by then."""
         until(lambda: text in self.output or not self.running, within_s, what=f"{text!r} is written")
         assert text in self.output, self.output
+        self._remember()
+
+    def wait_started(self) -> None:
+        """Returns when all that it starts is there: its worker, and the broker that the worker brought along."""
+        until(lambda: answers(PORT) or not self.running, START_S, what="its broker is up")
+        assert self.running, self.output
+        self._remember()
+
+    def _remember(self) -> None:
         self._processes = psutil.Process(self._process.pid).children(recursive=True)
         assert self._processes
 
@@ -101,9 +110,20 @@ few = pytest.mark.parametrize("run", [FEW], indirect=True, ids=["few"])
 
 
 @pytest.mark.parametrize("run", [[*FEW, "--keep"]], indirect=True, ids=["few"])
-def test_it_goes_on_with_keep_until_it_is_interrupted_and_then_leaves_nothing_behind(run: Run) -> None:
-    run.wait_for("It goes on until Ctrl-C", within_s=90)
-    assert "\nNO " not in run.output, run.output
+def test_with_keep_it_goes_on_shares_its_broker_and_leaves_nothing_behind_when_it_is_interrupted(
+    run: Run, tmp_path: Path
+) -> None:
+    until(lambda: answers(PORT), START_S, what="its broker is up")
+    folder = tmp_path / "other"
+    folder.mkdir()
+    other = Run(folder, "--events", "1000").start()
+    try:
+        run.wait_for("It goes on until Ctrl-C", within_s=90)
+        assert "\nNO " not in run.output, run.output
+        other.wait_for("shared broker at")
+        assert other.ended(90) == 0, other.output
+    finally:
+        other.close()
     customer = run.output.partition("/tables/sessions/")[2].split()[0]
     row = get(f"http://127.0.0.1:{run.port}/tables/sessions/{customer}")
     assert row["count"] >= 1
@@ -129,7 +149,7 @@ def test_on_apache_kafka_no_purchase_is_answered_twice(kafka: Broker, tmp_path: 
 
 @few
 def test_ctrl_c_on_the_way_leaves_nothing_behind(run: Run) -> None:
-    run.wait_for("partitions open")
+    run.wait_started()
     run.send(signal.SIGINT)
     assert run.ended() == 130, run.output
     assert run.left() == []
@@ -137,7 +157,7 @@ def test_ctrl_c_on_the_way_leaves_nothing_behind(run: Run) -> None:
 
 @few
 def test_kill_nine_leaves_nothing_behind_either(run: Run) -> None:
-    run.wait_for("partitions open")
+    run.wait_started()
     run.send(signal.SIGKILL)
     run.ended()
     until(lambda: not run.left(), 30, what="the worker and its broker are gone")
@@ -145,29 +165,13 @@ def test_kill_nine_leaves_nothing_behind_either(run: Run) -> None:
 
 @few
 def test_a_worker_that_dies_ends_the_demo_with_its_last_words(run: Run) -> None:
-    run.wait_for("partitions open")
+    run.wait_started()
     (worker,) = [process for process in run.left() if process.name() != "sh" and "faust" in process.cmdline()]
     worker.kill()
     assert run.ended() == 1, run.output
     assert "demo: the worker ended" in run.output
     assert "the end of its log:" in run.output
     until(lambda: not run.left(), 10, what="its broker is gone")
-
-
-@pytest.mark.parametrize("run", [[*FEW, "--keep"]], indirect=True, ids=["few"])
-def test_two_at_once_share_a_broker_and_nothing_else(run: Run, tmp_path: Path) -> None:
-    run.wait_for("partitions open")
-    folder = tmp_path / "other"
-    folder.mkdir()
-    other = Run(folder, "--events", "1000").start()
-    try:
-        other.wait_for("shared broker at")
-        assert other.ended(90) == 0, other.output
-    finally:
-        other.close()
-    run.wait_for("It goes on until Ctrl-C")
-    run.send(signal.SIGINT)
-    assert run.ended() == 0, run.output
 
 
 @pytest.mark.long

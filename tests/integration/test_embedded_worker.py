@@ -69,12 +69,13 @@ def test_with_nothing_set_it_brings_its_own_broker_and_sigterm_leaves_none_behin
 def test_a_second_worker_shares_the_first_ones_broker_and_kill_nine_leaves_none_behind(
     first: Worker, second: Worker
 ) -> None:
-    until(partial(up, first), 40, what="the first is up", alive=[first])
+    until(lambda: answers(PORT), 40, what="the first one's broker is up", alive=[first])
     second.start()
     until(partial(up, second), 40, what="the second is up", alive=[first, second])
     left = brokers(first)
     assert left
     assert brokers(second) == []
+    until(partial(up, first), 40, what="the first is up", alive=[first, second])
     assert second.terminate() == 0, second.log()
     assert up(first)
     first.kill()

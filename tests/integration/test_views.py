@@ -18,6 +18,7 @@ from tests.rig import Rig, rig_on
 from tests.stream import EPOCH_MS, Sent, observation, recount
 from tests.worker import Answer, Worker, free_port, has_ipv6, until
 
+LOOPBACK = "::1" if has_ipv6() else "127.0.0.1"
 STRANGE = ["a/b", "a%2Fb", "ü 日本", "a?b=c&d#e", "100%", 'say "hi"', "..x", "a+b"]
 
 
@@ -98,18 +99,8 @@ def rig_of_one(kafka: Broker, tmp_path: Path) -> Any:
         yield rig
 
 
-def test_the_port_of_the_command_line_wins_and_is_what_other_workers_are_told(rig: Rig) -> None:
-    assert_neighbours_by_option_and_by_setting(rig, "127.0.0.1")
-
-
-@pytest.mark.skipif(not has_ipv6(), reason="this machine has no ::1")
-def test_workers_on_ipv6_are_asked_at_the_address_they_say_and_find_each_other(rig: Rig) -> None:
-    assert_neighbours_by_option_and_by_setting(rig, "::1")
-
-
-def assert_neighbours_by_option_and_by_setting(rig: Rig, bind: str) -> None:
-    """One worker has its address and port from the command line, one from its settings: each answers for both."""
-    port = free_port()
+def test_address_and_port_of_the_command_line_win_and_are_what_other_workers_are_told(rig: Rig) -> None:
+    bind, port = LOOPBACK, free_port()
     first = rig.worker("a", arguments=["--web-bind", bind, "--web-port", str(port)])
     first.host, first.port = bind, port
     second = rig.worker("b", web_bind=bind)
@@ -137,12 +128,6 @@ def test_it_answers_while_there_is_no_broker_and_says_so(tmp_path: Path) -> None
         assert "broker" in answer.text
     finally:
         worker.close()
-
-
-def test_without_web_nothing_listens(rig: Rig) -> None:
-    worker = rig.worker("a", arguments=["--without-web"]).start()
-    worker.wait_log("Partition 0 is open", 40)
-    assert worker.get("/health/live").status == 0
 
 
 def test_a_taken_port_ends_the_start_with_its_number(rig: Rig) -> None:
