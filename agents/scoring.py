@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cache
-from itertools import chain, islice, repeat, starmap
+from itertools import chain, compress, repeat
 from typing import Any, cast
 
 import msgspec
@@ -110,8 +110,8 @@ class Scorer:
     def _stage(self, plan: _Plan, s: Slice[Observation], at: int) -> None:
         if plan.broken:
             self._drop_broken(plan, s, at)
-        encode, sources = self._encode, s.sources
-        answers = islice(plan.answers, at, None)
+        encode, sources, n = self._encode, s.sources, len(s.events)
+        answers = [column[at : at + n] for column in plan.answers]
         values = [
             encode(
                 Prediction(
@@ -130,8 +130,8 @@ class Scorer:
                     late,
                 )
             )
-            for event, source, (model, version, label, scores, confidence, low, decision, late) in zip(
-                s.events, sources, answers, strict=False
+            for event, source, model, version, label, scores, confidence, low, decision, late in zip(
+                s.events, sources, *answers, strict=True
             )
         ]
         s.emit(PREDICTIONS, s.keys, values, traced(sources, s.records))
@@ -139,17 +139,21 @@ class Scorer:
     def _drop_broken(self, plan: _Plan, s: Slice[Observation], at: int) -> None:
         """Events that the model gave no usable score for are dead letters; their sessions keep them."""
         n = len(s.events)
-        broken = {place - at: error for place, error in plan.broken.items() if at <= place < at + n}
-        for i, error in broken.items():
-            s.dropped.append((s.records[i].offset, dead_letter(s, s.records[i], error)))
-            plan.answers[at + i] = None
-        plan.answers[at : at + n] = [a for a in plan.answers[at : at + n] if a is not None] + [None] * len(broken)
-        s.events = [event for i, event in enumerate(s.events) if i not in broken]
-        s.records = [record for i, record in enumerate(s.records) if i not in broken]
+        good = [place not in plan.broken for place in range(at, at + n)]
+        for i in range(n):
+            if not good[i]:
+                letter = dead_letter(s, s.records[i], plan.broken[at + i])
+                s.dropped.append((s.records[i].offset, letter))
+        for column in plan.answers:
+            column[at : at + n] = [*compress(column[at : at + n], good), *repeat(None, good.count(False))]
+        s.events = list(compress(s.events, good))
+        s.records = list(compress(s.records, good))
 
 
-Answer = tuple[str, str, str, dict[str, float], float | None, bool, bool | None, bool]
-"""Model, version, label, scores, confidence, low confidence, decision, out of order."""
+Answers = list[list[Any]]
+"""A column each, in the order of events: model, version, label, scores, confidence, low confidence, decision, out of
+order. Columns, because a tuple an event would be a tenth of a microsecond more."""
+ANSWERS = 8
 
 
 @cache
@@ -171,8 +175,7 @@ class _Plan:
         self._fields = scorer.fields(versions.values())
         self.slices: list[tuple[Slice[Observation], int]] = []
         """Each slice and the place of its first event."""
-        self.answers: list[Any] = []
-        """An Answer for each event."""
+        self.answers: Answers = []
         self.broken: dict[int, ScoreError] = {}
         """Place of an event -> why its model gave it no usable score."""
 
@@ -211,7 +214,7 @@ class _Plan:
     async def predict(self) -> None:
         """Asks each version for its events' scores."""
         events = [event.features for event in self._batch.events]
-        self.answers = [None] * len(events)
+        self.answers = [[None] * len(events) for _ in range(ANSWERS)]
         asked: list[tuple[LiveVersion, list[int] | None, dict[str, Array]]] = []
         for version, places in self._groups():
             rows = self._scorer.rows(version, self._fields, sessions.features)
@@ -236,19 +239,22 @@ class _Plan:
 
     def _take_answers(self, version: LiveVersion, places: Sequence[int], scores: Scores) -> None:
         n = len(scores)
-        best = map(scores.labels.__getitem__, scores.best.tolist())
-        each = starmap(scores_type(scores.labels), scores.matrix.tolist())
-        confidence = repeat(None, n) if scores.confidence is None else scores.confidence.tolist()
-        decision = repeat(None, n) if scores.decision is None else scores.decision.tolist()
-        model, answering = repeat(version.manifest.name, n), repeat(version.version, n)
-        late = self._late if isinstance(places, range) else [self._late[place] for place in places]
-        low = scores.low_confidence.tolist()
-        answers = zip(model, answering, best, each, confidence, low, decision, late, strict=True)
+        answers: Answers = [
+            [version.manifest.name] * n,
+            [version.version] * n,
+            list(map(scores.labels.__getitem__, scores.best.tolist())),
+            list(map(scores_type(scores.labels), *scores.matrix.T.tolist())),
+            [None] * n if scores.confidence is None else scores.confidence.tolist(),
+            scores.low_confidence.tolist(),
+            [None] * n if scores.decision is None else scores.decision.tolist(),
+            self._late if isinstance(places, range) else [self._late[place] for place in places],
+        ]
         if isinstance(places, range):
-            self.answers = list(answers)
+            self.answers = answers
         else:
-            for place, answer in zip(places, answers, strict=True):
-                self.answers[place] = answer
+            for column, theirs in zip(self.answers, answers, strict=True):
+                for place, value in zip(places, theirs, strict=True):
+                    column[place] = value
         for i in scores.broken.tolist():
             self.broken[places[i]] = ScoreError(version.manifest.identity)
 
