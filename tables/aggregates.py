@@ -6,7 +6,8 @@ Training uses the same fold, so that a model sees in production what it saw when
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -15,6 +16,8 @@ from numpy.typing import NDArray
 from core.errors import UsageError
 from models.features import SessionFeature, parse
 from tables.accumulators import FAMILIES, Bools, Events, Family, Floats
+
+Rows = NDArray[np.intp]
 
 LAST_TS: Final = 2
 """Place of last_ts in every layout."""
@@ -25,7 +28,7 @@ class Folded(NamedTuple):
 
     features: Floats
     """(n, len(Aggregates.features)) as each event saw its session; NaN where there is no value yet."""
-    touched: NDArray[np.intp]
+    touched: Rows
     """(m,) the rows that changed, each once."""
     after: Floats
     """(m, ncols) a copy of them, as this batch left them."""
@@ -68,21 +71,59 @@ class Aggregates:
         self.empty.setflags(write=False)
         self._ttl_ms: Final = ttl_ms
 
-    def fold(self, state: Floats, rows: NDArray[np.intp], ts: Floats, values: Floats) -> Folded:
+    def fold(self, state: Floats, rows: Rows, ts: Floats, values: Floats) -> Folded:
         """Folds n events into their sessions' rows, in place; events of one session in the order given.
 
         state: (cap, ncols). rows: (n,) each event's row in it. ts: (n,) ms since epoch. values: (n, len(fields)),
         NaN where the event has no value; finite ones within a float32's reach, else squares overflow and the
         session's variance is lost. Any cut of a stream into batches gives the same bits.
         """
-        touched, order, ends = _rounds(rows)
-        work = np.ascontiguousarray(state[touched].T)
+        [folded] = self.fold_apart([state], [rows], ts, values)
+        return folded
+
+    def fold_apart(self, states: Sequence[Floats], rows: Sequence[Rows], ts: Floats, values: Floats) -> list[Folded]:
+        """As fold(), for sessions in several matrices: ten events cost as much as a hundred, so they go together.
+
+        rows: a part for each matrix; the events of ts and values follow each other as the parts do.
+        """
+        sizes, begins = [len(each) for each in rows], accumulate(map(len, states), initial=0)
+        parts = [slice(end - size, end) for size, end in zip(sizes, accumulate(sizes), strict=True)]
+        order, ends = _rounds(np.concatenate([each + begin for each, begin in zip(rows, begins, strict=False)]))
+        if order is None:
+            seats, touched, cuts = None, list(rows), parts
+        else:
+            seats = np.argsort(order[: ends[0]])  # of the sessions as their first events come
+            first = order[seats]
+            bounds = np.searchsorted(first, [0, *(part.stop for part in parts)])
+            cuts = [slice(*bound) for bound in pairwise(bounds.tolist())]
+            touched = [each[first[cut] - part.start] for each, cut, part in zip(rows, cuts, parts, strict=True)]
+        before = np.concatenate([state.take(each, axis=0) for state, each in zip(states, touched, strict=True)])
+        if seats is None:
+            after, features, late = self._advance(before, order, ends, ts, values)
+        else:
+            seated = np.empty_like(before)
+            seated[seats] = before
+            seated, features, late = self._advance(seated, order, ends, ts, values)
+            after = seated.take(seats, axis=0)
+        for state, each, cut in zip(states, touched, cuts, strict=True):
+            state[each] = after[cut]
+        return [
+            Folded(features[part], each, after[cut], late[part])
+            for part, each, cut in zip(parts, touched, cuts, strict=True)
+        ]
+
+    def _advance(
+        self, rows: Floats, order: Rows | None, ends: list[int], ts: Floats, values: Floats
+    ) -> tuple[Floats, Floats, Bools]:
+        """The rows (m, ncols) of the sessions of the first round after all rounds, and what the n events see."""
+        n = len(ts)
+        work = np.ascontiguousarray(rows.T)
         when = ts if order is None else ts[order]
         x = np.ascontiguousarray((values if order is None else values[order]).T)
         missing = np.isnan(x)
         some = bool(missing.any())
-        out = np.empty((len(self.features), len(rows)))
-        late = np.empty(len(rows), np.bool_)
+        out = np.empty((len(self.features), n))
+        late = np.empty(n, np.bool_)
         start = 0
         with np.errstate(all="ignore"):  # NaN and 0/0 mean "no value yet"
             for end in ends:
@@ -91,12 +132,11 @@ class Aggregates:
                 self._round(work[:, : end - start], when[part], x[:, part], absent, out[:, part], late[part])
                 start = end
         after = np.ascontiguousarray(work.T)
-        state[touched] = after
         if order is None:
-            return Folded(np.ascontiguousarray(out.T), touched, after, late)
-        features, out_of_order = np.empty((len(rows), len(self.features))), np.empty_like(late)
+            return after, np.ascontiguousarray(out.T), late
+        features, out_of_order = np.empty((n, len(self.features))), np.empty_like(late)
         features[order], out_of_order[order] = out.T, late
-        return Folded(features, touched, after, out_of_order)
+        return after, features, out_of_order
 
     def read(self, row: Floats) -> dict[str, float]:
         """The features that a session's row alone says, by name: not zscore and seconds_since_last, which compare it
@@ -129,22 +169,22 @@ def _session(feature: str | SessionFeature) -> SessionFeature:
     return parsed
 
 
-def _rounds(rows: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp] | None, list[int]]:
+def _rounds(rows: Rows) -> tuple[Rows | None, list[int]]:
     """Cuts a batch into rounds with at most one event a session: first all first events, then all second ones, ...
 
-    Returns the sessions' rows, those with most events first, so that each round concerns a prefix of them; the
-    events by round and, inside, by session (None: as they are); and where each round ends.
+    Returns the events by round (None: as they are) and where each round ends. Inside a round those come first whose
+    sessions have most events, so that each round concerns a prefix of the sessions of the first.
     """
     n = len(rows)
     by_row = np.argsort(rows, kind="stable")
     sorted_rows = rows[by_row]
     first = np.flatnonzero(np.concatenate(([True], sorted_rows[1:] != sorted_rows[:-1]))[:n])
     if len(first) == n:
-        return rows, None, [n] if n else []
+        return None, [n] if n else []
     sizes = np.diff(first, append=n)
     busiest = np.argsort(-sizes, kind="stable")
     seat = np.empty(len(first), np.intp)
     seat[busiest] = np.arange(len(first))
     occurrence = np.arange(n) - np.repeat(first, sizes)
     order = by_row[np.argsort(occurrence * len(first) + np.repeat(seat, sizes))]
-    return sorted_rows[first[busiest]], order, np.cumsum(np.bincount(occurrence)).tolist()
+    return order, np.cumsum(np.bincount(occurrence)).tolist()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
@@ -64,19 +64,33 @@ class Sessions(Table[str, dict[str, float]]):
         """Columnar, unlike other tables."""
         return ColumnShard(self.name, store, self._codec, self._hot)
 
-    def fold(self, s: Slice[Any], ts: Floats, values: Floats) -> Folded:
-        """Folds a slice's events into their sessions.
+    def fold(self, slices: Sequence[Slice[Any]], ts: Floats, values: Floats) -> list[Folded]:
+        """Folds the events of slices, which follow each other, into their sessions.
 
         ts: (n,) ms since epoch; values: (n, len(fields)), NaN where an event has none. The rows join the next commit
-        when the slice finishes.
+        when their slice finishes.
         """
-        shard = self._here_of(s)
-        if shard.codec is not self._codec:
-            shard.relayout(self._codec)
-        rows = shard.rows(s, s.keys)
-        folded = self.aggregates.fold(shard.live, rows, ts, values)
-        shard.changed(s, folded.touched, folded.after)
-        s.newest = _newest(ts)
+        folded: list[Folded] = []
+        begin = 0
+        for group in _apart(slices):
+            end = begin + sum(len(s.records) for s in group)
+            folded += self._fold(group, ts[begin:end], values[begin:end])
+            begin = end
+        return folded
+
+    def _fold(self, slices: Sequence[Slice[Any]], ts: Floats, values: Floats) -> list[Folded]:
+        """As fold(), of slices that share no session."""
+        shards = [self._here_of(s) for s in slices]
+        for shard in shards:
+            if shard.codec is not self._codec:
+                shard.relayout(self._codec)
+        rows = [shard.rows(s, s.keys) for shard, s in zip(shards, slices, strict=True)]
+        folded = self.aggregates.fold_apart([shard.live for shard in shards], rows, ts, values)
+        end = 0
+        for shard, s, each in zip(shards, slices, folded, strict=True):
+            begin, end = end, end + len(each.features)
+            shard.changed(s, each.touched, each.after)
+            s.newest = _newest(ts[begin:end])
         return folded
 
     def describe(self, shard: Shard, raw: bytes) -> dict[str, Any]:
@@ -124,6 +138,20 @@ def _shown(values: Mapping[str, float]) -> dict[str, Any]:
         for name, value in values.items()
         if math.isfinite(value)
     }
+
+
+def _apart(slices: Iterable[Slice[Any]]) -> Iterator[list[Slice[Any]]]:
+    """Groups of neighbours in which no partition comes twice."""
+    group: list[Slice[Any]] = []
+    seen: set[int] = set()
+    for s in slices:
+        if s.partition in seen:
+            yield group
+            group, seen = [], set()
+        group.append(s)
+        seen.add(s.partition)
+    if group:
+        yield group
 
 
 def _iso(ms: float) -> str:

@@ -206,6 +206,22 @@ def test_a_batch_tells_which_rows_it_changed_and_how_it_left_them(stream: Stream
     assert not (after == -1).all(axis=1).any(), "a copy: later folds leave it alone"
 
 
+@unhurried
+@given(parts=st.lists(streams(), min_size=1, max_size=4))
+def test_sessions_in_several_matrices_are_folded_together_as_they_would_be_alone(parts: list[Stream]) -> None:
+    aggregates = Aggregates(EVERYTHING, 300_000.0)
+    together, alone = ([np.tile(aggregates.empty, (SESSIONS, 1)) for _ in parts] for _ in range(2))
+    ts, values = np.concatenate([part.ts for part in parts]), np.concatenate([part.values for part in parts])
+    folded = aggregates.fold_apart(together, [part.rows for part in parts], ts, values)
+    for got, state, part, own in zip(folded, together, parts, alone, strict=True):
+        want = aggregates.fold(own, part.rows, part.ts, part.values)
+        assert np.array_equal(state, own, equal_nan=True)
+        assert np.array_equal(got.features, want.features, equal_nan=True)
+        assert np.array_equal(got.out_of_order, want.out_of_order)
+        assert sorted(got.touched) == sorted(want.touched)
+        assert np.array_equal(got.after, state[got.touched], equal_nan=True)
+
+
 def one_session(wanted: Sequence[str], events: Sequence[tuple[float, float]], ttl_ms: float | None = None) -> Folded:
     """Features of one session's events, given as (seconds, value)."""
     aggregates = Aggregates(wanted, ttl_ms)
