@@ -38,7 +38,7 @@ class Kept:
         """One event, with the fields' values in the order of sessions.fields."""
         task = SimpleNamespace(shard=lambda name: self.shard)
         s = cast(Slice[Any], SimpleNamespace(task=task, keys=[session.encode()], changed=[], newest=-1))
-        sessions.fold(s, np.array([float(ts)]), np.array([values], np.float64).reshape(1, len(values)))
+        sessions.fold([s], np.array([float(ts)]), np.array([values], np.float64).reshape(1, len(values)))
         if finish:
             for _, change in s.changed:
                 self.shard.settle(change)
