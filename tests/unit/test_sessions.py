@@ -37,7 +37,10 @@ class Kept:
     def event(self, session: str, ts: int, *values: float, finish: bool = True) -> Slice[Any]:
         """One event, with the fields' values in the order of sessions.fields."""
         task = SimpleNamespace(shard=lambda name: self.shard)
-        s = cast(Slice[Any], SimpleNamespace(task=task, keys=[session.encode()], changed=[], newest=-1))
+        s = cast(
+            Slice[Any],
+            SimpleNamespace(task=task, partition=0, records=[None], keys=[session.encode()], changed=[], newest=-1),
+        )
         sessions.fold([s], np.array([float(ts)]), np.array([values], np.float64).reshape(1, len(values)))
         if finish:
             for _, change in s.changed:
