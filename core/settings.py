@@ -15,6 +15,7 @@ from pydantic import (
     ByteSize,
     Field,
     IPvAnyAddress,
+    NonNegativeInt,
     PositiveInt,
     SecretStr,
     StringConstraints,
@@ -85,6 +86,8 @@ class Settings(BaseSettings):
     """at_least_once is chosen by itself, and said, where the broker has no transactions."""
     commit_interval: Annotated[float, Field(gt=0, le=60)] = 0.05
     """Seconds between commits: what a read_committed reader waits at most, and what a crash makes us redo."""
+    standbys: NonNegativeInt = 0
+    """Copies of each partition's tables on other workers: a takeover replays only what they haven't read yet."""
     session_ttl: Annotated[timedelta | None, BeforeValidator(_seconds)] = None
     """Event time after which a silent session is forgotten: seconds, or ISO 8601 like P30D. Default: never. The clock
     is the newest event of the session's partition, so one that is late by the TTL may or may not find it there."""

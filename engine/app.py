@@ -105,6 +105,7 @@ class App(faust.App):
             topic_allow_declare=False,
             topic_disable_leader=True,
             store="memory://",
+            table_standby_replicas=settings.standbys,
             stream_wait_empty=False,
             broker_session_timeout=settings.session_timeout,
             broker_heartbeat_interval=settings.session_timeout / 4,
@@ -193,6 +194,7 @@ class App(faust.App):
         for work in self._beside:
             self._watch(work(self))
         self._watch(engine.committer.run())
+        self._watch(engine.standbys.run())
         self._watch(Watchdog(engine).run())
         _calm_collector()
         engine.profile.start()

@@ -8,7 +8,7 @@ import sys
 import time
 import uuid
 from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from itertools import chain
 from typing import Any, Final
 
@@ -97,56 +97,51 @@ class Changelog:
 
         The caller has fenced the former owner, so that nothing is added meanwhile.
         """
-        consumer = AIOKafkaConsumer(
-            **self._connection.options,
-            isolation_level=self._connection.isolation,
-            enable_auto_commit=False,
-            auto_offset_reset="earliest",
-            key_deserializer=IN_BATCHES,
-            max_partition_fetch_bytes=max(FETCH, self._connection.settings.max_record + 65_536),
-            fetch_max_wait_ms=50,
-        )
-        try:
-            await consumer.start()
-            consumer.assign(list(self._tables))
-            consumer.pause(*self._tables)
-            marker = await self._newest_marker(consumer)
-            if marker is None:
-                marker = Marker("", {}, -1)
-            self._incarnation = marker.incarnation or self._incarnation
-            if store.meta.incarnation not in ("", marker.incarnation):
-                log.warning(
-                    "%s belongs to changelogs that are gone: it is rebuilt from those that are there", store.path
-                )
-                store.wipe()
-            ends = await consumer.end_offsets(list(self._tables))
-            if any(store.meta.changelogs.get(t, 0) > ends[tp] for tp, t in self._tables.items()):
-                log.warning("%s is ahead of its changelogs: the broker has lost records; it is rebuilt", store.path)
-                store.wipe()
-            left = sum(ends[tp] - store.meta.changelogs.get(t, 0) for tp, t in self._tables.items() if t != POSITIONS)
-            read = 0
-            changelogs = dict(store.meta.changelogs)
-            async with AsyncExitStack() as turn:
-                if left > LONG:
-                    await turn.enter_async_context(store.memory.restores)
-                    await asyncio.to_thread(store.begin_restore)
-                for table, tp in self._topics.items():
-                    if table == POSITIONS:
-                        continue
-                    count, end = await self._replay_table(consumer, store, table, tp, marker)
-                    changelogs[table] = end
-                    read += count
-            meta = Meta(marker.incarnation, marker.positions, changelogs, marker.watermark)
-            if meta != store.meta:
-                await asyncio.to_thread(store.restored, meta)
-            self._ends = changelogs
-            return read
-        finally:
-            with suppress(TimeoutError, KafkaError):
-                await within(STOP_S, consumer.stop())
+        async with changelog_reader(self._connection, max(FETCH, self._connection.settings.max_record)) as reader:
+            return await self.catch_up(reader, store)
+
+    async def catch_up(self, consumer: AIOKafkaConsumer, store: PartitionStore, rest: float = 0.0) -> int:
+        """As replay(), with a reader that may serve others too; rest: seconds of pause for each second of work."""
+        consumer.assign(list(self._tables))
+        consumer.pause(*self._tables)
+        marker = await self._newest_marker(consumer)
+        if marker is None:
+            marker = Marker("", {}, -1)
+        self._incarnation = marker.incarnation or self._incarnation
+        if store.meta.incarnation not in ("", marker.incarnation):
+            log.warning("%s belongs to changelogs that are gone: it is rebuilt from those that are there", store.path)
+            store.wipe()
+        ends = await consumer.end_offsets(list(self._tables))
+        if any(store.meta.changelogs.get(t, 0) > ends[tp] for tp, t in self._tables.items()):
+            log.warning("%s is ahead of its changelogs: the broker has lost records; it is rebuilt", store.path)
+            store.wipe()
+        left = sum(ends[tp] - store.meta.changelogs.get(t, 0) for tp, t in self._tables.items() if t != POSITIONS)
+        read = 0
+        changelogs = dict(store.meta.changelogs)
+        async with AsyncExitStack() as turn:
+            if left > LONG:
+                await turn.enter_async_context(store.memory.restores)
+                await asyncio.to_thread(store.begin_restore)
+            for table, tp in self._topics.items():
+                if table == POSITIONS:
+                    continue
+                count, end = await self._replay_table(consumer, store, table, tp, marker, rest)
+                changelogs[table] = end
+                read += count
+        meta = Meta(marker.incarnation, marker.positions, changelogs, marker.watermark)
+        if meta != store.meta:
+            await asyncio.to_thread(store.restored, meta)
+        self._ends = changelogs
+        return read
 
     async def _replay_table(
-        self, consumer: AIOKafkaConsumer, store: PartitionStore, table: str, tp: TopicPartition, marker: Marker
+        self,
+        consumer: AIOKafkaConsumer,
+        store: PartitionStore,
+        table: str,
+        tp: TopicPartition,
+        marker: Marker,
+        rest: float,
     ) -> tuple[int, int]:
         start = store.meta.changelogs.get(table, 0)
         complete = sys.maxsize if self._transactional else marker.changelogs.get(table, 0)
@@ -154,6 +149,7 @@ class Changelog:
         count = 0
         said = time.monotonic()
         async for batches in _fetches(self._connection, consumer, tp, start):
+            began = time.monotonic()
             items: dict[bytes, bytes | None] = {}
             for batch in batches:
                 whole = batch.next_offset <= complete
@@ -167,7 +163,8 @@ class Changelog:
             if time.monotonic() - said > 5:
                 log.info("%s: %d records replayed", tp.topic, count)
                 said = time.monotonic()
-            await _give_time(store, table)
+            await asyncio.sleep(rest * (time.monotonic() - began))
+            await _until_room(store, table)
         if orphans:
             self.orphans[table] = orphans
         return count, (await consumer.position(tp)) if self._transactional else max(complete, start)
@@ -201,9 +198,28 @@ def _batches(producer: Producer, items: Items) -> list[Any]:
     return builders
 
 
-async def _give_time(store: PartitionStore, table: str) -> None:
-    """A turn for the others on the event loop, and more while RocksDB is behind."""
-    await asyncio.sleep(0)
+@asynccontextmanager
+async def changelog_reader(connection: Connection, fetch: int) -> AsyncIterator[AIOKafkaConsumer]:
+    """A consumer for replays; fetch: bytes of an answer, about."""
+    consumer = AIOKafkaConsumer(
+        **connection.options,
+        isolation_level=connection.isolation,
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+        key_deserializer=IN_BATCHES,
+        max_partition_fetch_bytes=fetch,
+        fetch_max_wait_ms=50,
+    )
+    try:
+        await consumer.start()
+        yield consumer
+    finally:
+        with suppress(TimeoutError, KafkaError):
+            await within(STOP_S, consumer.stop())
+
+
+async def _until_room(store: PartitionStore, table: str) -> None:
+    """Waits on the event loop while RocksDB is behind."""
     until = time.monotonic() + BEHIND_S
     while store.behind(table) and time.monotonic() < until:
         await asyncio.sleep(0.01)

@@ -20,6 +20,7 @@ from engine.committer import Committer
 from engine.connection import Connection
 from engine.folder import WorkerFolder
 from engine.profile import Profile
+from engine.standby import Standbys
 from engine.store import RocksMemory
 from engine.table import Table
 from engine.task import PartitionTask
@@ -53,6 +54,7 @@ class Engine:
         self.profile = Profile(settings.profile)
         self.memory = RocksMemory()
         self.committer = Committer(self)
+        self.standbys = Standbys(self)
         self.epoch = 0
         """Counts assignments: what was fetched under an older one is given back."""
         self.rebalancing = False
@@ -129,9 +131,9 @@ class Engine:
         if not self.exactly_once:
             await self._close_tasks()
 
-    async def assigned(self, topics_by_partition: Mapping[int, Iterable[str]]) -> None:
+    async def assigned(self, topics_by_partition: Mapping[int, Iterable[str]], copies: set[int]) -> None:
         """What stays goes on where it is, what has gone is closed; the rest opens in the background, so that the
-        group's heartbeats go on however long a replay takes."""
+        group's heartbeats go on however long a replay takes. copies: other workers' partitions that we follow."""
         if self.dying is not None:
             return
         topics = {partition: tuple(sorted(names)) for partition, names in topics_by_partition.items()}
@@ -143,7 +145,9 @@ class Engine:
             for task in self.tasks.values():
                 self._go_on(task)
             self.rebalancing = False
+        await self.standbys.keep(copies)
         await asyncio.gather(*(task.close() for n, task in before.items() if n not in self.tasks))
+        self.standbys.follow(copies)
         for partition in topics.keys() - self.tasks.keys():
             self.tasks[partition] = PartitionTask(self, partition, topics[partition])
 
@@ -158,6 +162,7 @@ class Engine:
         """Every task commits what is finished and lets go."""
         await self.committer.revoked()
         await self._close_tasks()
+        await self.standbys.keep(set())
         await self.committer.stop()
 
     async def _close_tasks(self) -> None:

@@ -170,11 +170,14 @@ class PartitionStore:
         self._open(bulk)
 
     def restore(self, table: str, items: Mapping[bytes, bytes | None]) -> None:
-        """Values from a changelog, without a write-ahead log (a third cheaper). What they stand for is not noted
-        before restored(): a crash until then means the same replay again, onto the same values."""
+        """Values from a changelog. What they stand for is not noted before restored(): a crash until then means the
+        same replay again, onto the same values. After begin_restore() there is no write-ahead log (a third cheaper)."""
         db = self._db
         if db is None:
             raise TaskError(f"{self.path} is closed")
+        if not self._bulk:
+            self.write({table: items})
+            return
         db.set_write_options(_without_log())
         try:
             self._apply(db, self._batch({table: items}))
@@ -190,8 +193,8 @@ class PartitionStore:
     def restored(self, meta: Meta) -> None:
         """Notes what a replay has led to, once all of it is on disk. Raises TaskError once closed."""
         with self._reopening:
-            self._flush()
             if self._bulk:
+                self._flush()
                 self._reopen(bulk=False)
             self.write({}, meta)
 

@@ -81,11 +81,11 @@ class Takeover:
             await asyncio.sleep(LOOK_S)
         ours = {positions, *changelogs}
         targets = [*ours, *outputs]
-        written = await (await self._reader()).end_offsets(targets)
+        written = await _ends(await self._reader(), targets)
         began = time.monotonic()
         ended = False
         while True:
-            stable = await self._stable.end_offsets(targets)
+            stable = await _ends(self._stable, targets)
             hanging = [tp for tp in targets if stable[tp] < written[tp]]
             waited = time.monotonic() - began
             if not hanging or (ended and waited > GIVE_UP_S and ours.isdisjoint(hanging)):
@@ -227,6 +227,14 @@ class Takeover:
         finally:
             await _stop(raw)
             await _stop(stable)
+
+
+async def _ends(consumer: AIOKafkaConsumer, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+    # aiokafka alone would learn one unknown topic a try, with 100 ms between two tries.
+    for tp in partitions:
+        consumer._client.add_topic(tp.topic)
+    await consumer._client._maybe_wait_metadata()
+    return await consumer.end_offsets(partitions)  # type: ignore[no-any-return]
 
 
 async def _started(connection: Connection, isolation: str) -> AIOKafkaConsumer:

@@ -41,6 +41,8 @@ BUSY: Final = (10, 65_536)
 QUIET: Final = (100, 1)
 """And while none do: 10 requests a second instead of 160, and the first record comes at once."""
 QUIET_S: Final = 0.5
+HEARTBEAT_MS: Final = 500
+"""What tells a worker that the group deals anew: everybody waits for the last one to hear of it."""
 STOP_S: Final = 5.0
 """Seconds that leaving the group may take."""
 POSITIONS_S: Final = 1.0
@@ -99,7 +101,7 @@ class TaskConsumer(faust_consumer.Consumer):
             request_timeout_ms=int(conf.broker_request_timeout * 1e3),
             session_timeout_ms=session_ms,
             rebalance_timeout_ms=session_ms,
-            heartbeat_interval_ms=session_ms // 4,
+            heartbeat_interval_ms=min(session_ms // 4, HEARTBEAT_MS),
         )
         await self.kafka.start()
 
@@ -142,7 +144,7 @@ class TaskConsumer(faust_consumer.Consumer):
                 topics.setdefault(tp.partition, []).append(tp.topic)
         # Nothing is read before its task is open: the task seeks, then resumes.
         self.kafka.pause(*(TopicPartition(t, p) for p, ts in topics.items() for t in ts))
-        await self.engine.assigned(topics)
+        await self.engine.assigned(topics, {tp.partition for tp in self.app.assignor.assigned_standbys()})
         await super().on_partitions_assigned(assigned, generation_id)
 
     # -- reading ------------------------------------------------------------------------------------------------------

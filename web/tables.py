@@ -38,7 +38,7 @@ class Tables:
         ]
 
     async def listed(self, request: web.Request) -> web.Response:
-        """Every table, and the partitions that this worker has of it."""
+        """Every table, and the partitions that this worker has of it; copies with the seconds that they are behind."""
         engine = self._app.engine
         opened = sorted(n for n, task in engine.tasks.items() if task.open)
         opening = {str(n): task.reason for n, task in sorted(engine.tasks.items()) if not task.open}
@@ -50,7 +50,9 @@ class Tables:
             }
             for name, table in sorted(engine.tables.items())
         ]
-        partitions = {"count": self._app.settings.partitions, "open": opened, "opening": opening}
+        copies = {str(n): age and round(age, 1) for n, age in engine.standbys.staleness().items()}
+        count = self._app.settings.partitions
+        partitions = {"count": count, "open": opened, "opening": opening, "copies": copies}
         return answers.json({"worker": engine.name, "partitions": partitions, "tables": tables})
 
     async def value(self, request: web.Request) -> web.Response:

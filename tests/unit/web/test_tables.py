@@ -74,5 +74,5 @@ async def test_the_list_of_tables_says_which_partitions_are_here(start: Start) -
     worker = (await start()).own(1, 3)
     worker.app.engine.tasks[3].open, worker.app.engine.tasks[3].reason = False, "opening"
     _, body = await worker.get("/tables")
-    assert body["partitions"] == {"count": PARTITIONS, "open": [1], "opening": {"3": "opening"}}
+    assert body["partitions"] == {"count": PARTITIONS, "open": [1], "opening": {"3": "opening"}, "copies": {}}
     assert [table["name"] for table in body["tables"]] == ["notes"]

@@ -1,0 +1,44 @@
+"""A worker that keeps copies of what another one owns takes over where it was, not where changelogs begin."""
+
+from __future__ import annotations
+
+import re
+
+from tests.rig import Rig
+from tests.worker import Worker, tails, until
+
+REPLAYED = re.compile(r"Partition \d+ is open: .*?, (\d+) records replayed")
+
+
+def test_a_takeover_with_a_copy_replays_only_the_tail(rig: Rig) -> None:
+    workers = [rig.worker(name, session_timeout=3, standbys=1, worker_id=None) for name in ("a", "b")]
+    for worker in workers:
+        worker.start()
+    rig.deploy()
+    sender = rig.sender(rate=4000, sessions=400).send(8000)
+    rig.wait_predictions()
+    owner, heir = workers
+    until(lambda: current(owner) and current(heir), 30, what="copies are current", alive=workers)
+    already = len(replays(heir))
+    owner.kill()
+    until(lambda: len(opened(heir)) == rig.partitions, 30, what="the heir has all partitions", alive=[heir])
+    taken = replays(heir)[already:]
+    assert len(taken) == rig.partitions // 2, tails([heir])
+    assert sum(taken) < 100, f"{taken} records replayed: all that there are, not the tail\n{tails([heir])}"
+    sender.send(1000)
+    rig.assert_exact()
+
+
+def opened(worker: Worker) -> list[int]:
+    return list(worker.get("/tables").json()["partitions"]["open"])
+
+
+def current(worker: Worker) -> bool:
+    """Each worker has its half and a current copy of the other's."""
+    partitions = worker.get("/tables").json()["partitions"]
+    copies = partitions["copies"]
+    return len(partitions["open"]) == len(copies) == 2 and all(age is not None and age < 3 for age in copies.values())
+
+
+def replays(worker: Worker) -> list[int]:
+    return [int(count) for count in REPLAYED.findall(worker.log(None))]
