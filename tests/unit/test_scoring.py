@@ -1,0 +1,133 @@
+"""Which prediction belongs to which event, where a batch mixes partitions, models and events without a score."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+import numpy as np
+import pytest
+
+from agents.scoring import Scorer
+from core.events import Observation, Prediction
+from core.settings import Settings
+from engine.batch import Batch, Slice
+from engine.store import PartitionStore, RocksMemory
+from models.engine import Arrays
+from models.manifest import Manifest
+from models.swap import Course, LiveVersion
+from tables.sessions import sessions
+
+
+class Echo:
+    """A model whose second label has the event's x as its probability: beyond 1, the row is no use."""
+
+    def __init__(self, identity: str) -> None:
+        self.identity = identity
+
+    async def run(self, inputs: Arrays) -> Arrays:
+        return {"p": np.concatenate((1 - inputs["i"], inputs["i"]), axis=1)}
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+
+def version(name: str) -> LiveVersion:
+    manifest = Manifest.model_validate(
+        {
+            "name": name,
+            "version": "1",
+            "labels": ["no", "yes"],
+            "inputs": {"i": {"dtype": "float32", "fields": ["x"]}},
+            "outputs": {"probabilities": "p"},
+            "files": {"model.onnx": "0" * 64},
+        }
+    )
+    return LiveVersion(manifest, cast(Any, Echo(name)), Course(f"{name}@1"))
+
+
+class Worker:
+    """As much of one as scoring needs."""
+
+    def __init__(self, folder: Path, *models: str) -> None:
+        self.versions = {name: version(name) for name in models}
+        self.settings = Settings()
+        self.outputs = {"predictions"}
+        self.models = self
+        self._shards = [sessions.shard(PartitionStore(folder / str(p), ["sessions"], RocksMemory())) for p in range(2)]
+
+    @contextmanager
+    def using(self, name: str | None) -> Iterator[LiveVersion]:
+        yield self.versions[name or next(iter(self.versions))]
+
+    def topic_name(self, topic: Any) -> str:
+        return cast(str, topic.name)
+
+    def slice(self, partition: int, first: int, events: Sequence[tuple[float, str | None]]) -> Slice[Observation]:
+        task: Any = SimpleNamespace(
+            engine=self, partition=partition, epoch=0, shard=lambda name: self._shards[partition]
+        )
+        records: list[Any] = [
+            SimpleNamespace(offset=first + n, key=b"ann", value=b"{}", headers=[]) for n in range(len(events))
+        ]
+        s: Slice[Observation] = Slice(task, "observations", records)
+        s.events = [Observation(f"e{x}", "ann", 1000, {"x": x}, model) for x, model in events]
+        return s
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Worker:
+    return Worker(tmp_path, "a", "b")
+
+
+async def scored(worker: Worker, *slices: Slice[Observation]) -> list[list[tuple[str, str, str, float]]]:
+    """Each slice's predictions: id, event, model, score."""
+    await Scorer(cast(Any, worker)).score(Batch(list(slices)))
+    found = []
+    for s in slices:
+        [staged] = s.outputs
+        predictions = [msgspec.json.decode(cast(bytes, value), type=Prediction) for value in staged.values]
+        assert [dict(h)["source"] for h in staged.headers] == [p.id.encode() for p in predictions]
+        found.append([(p.id, p.event_id, p.model, round(p.scores["yes"], 3)) for p in predictions])
+    return found
+
+
+async def test_each_event_gets_the_answer_of_the_model_it_asks_for(worker: Worker) -> None:
+    one = worker.slice(0, 10, [(0.1, "b"), (0.2, None), (0.3, "b")])
+    two = worker.slice(1, 20, [(0.4, "a"), (0.5, "b")])
+    assert await scored(worker, one, two) == [
+        [
+            ("observations/0/10", "e0.1", "b", 0.1),
+            ("observations/0/11", "e0.2", "a", 0.2),
+            ("observations/0/12", "e0.3", "b", 0.3),
+        ],
+        [("observations/1/20", "e0.4", "a", 0.4), ("observations/1/21", "e0.5", "b", 0.5)],
+    ]
+
+
+@pytest.mark.parametrize("models", [(None, None, None), ("a", "b", "b")])
+async def test_an_event_without_a_usable_score_is_a_dead_letter_and_shifts_nobodys_answer(
+    worker: Worker, models: tuple[str | None, ...]
+) -> None:
+    one = worker.slice(0, 10, list(zip((0.1, 7.0, 0.3), models, strict=True)))
+    two = worker.slice(0, 13, [(8.0, "b"), (0.5, None)])
+    first, second = await scored(worker, one, two)
+    assert [(id_, score) for id_, _, _, score in first] == [("observations/0/10", 0.1), ("observations/0/12", 0.3)]
+    assert [(id_, score) for id_, _, _, score in second] == [("observations/0/14", 0.5)]
+    letters = [(offset, dict(letter.headers[0])["error"]) for s in (one, two) for offset, letter in s.dropped]
+    assert letters == [(11, b"ScoreError"), (13, b"ScoreError")]
+
+
+async def test_slices_of_one_partition_are_folded_in_their_order(worker: Worker) -> None:
+    parts = [
+        worker.slice(0, 10, [(0.1, None)] * 2),
+        worker.slice(1, 5, [(0.1, None)]),
+        worker.slice(0, 12, [(0.1, None)]),
+    ]
+    await scored(worker, *parts)
+    counts = [after[0, 0] for s in parts for _, (_, after) in s.changed if after is not None]
+    assert counts == [2, 1, 3]
