@@ -9,7 +9,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from itertools import chain
+from itertools import chain, repeat
 from typing import Any, Final
 
 import msgspec
@@ -20,7 +20,7 @@ from core.topics import changelog
 from engine.bulk import IN_BATCHES
 from engine.connection import Connection
 from engine.deadline import within
-from engine.outputs import Builders
+from engine.outputs import Builders, fill
 from engine.producer import Producer
 from engine.record import Batch
 from engine.store import Meta, PartitionStore
@@ -188,13 +188,9 @@ class Changelog:
 
 
 def _batches(producer: Producer, items: Items) -> list[Any]:
-    builders = [producer.new_builder()]
-    append = builders[0].append
-    for key, value in items:
-        if append(timestamp=None, key=key, value=value) is None:
-            builders.append(producer.new_builder())
-            append = builders[-1].append
-            append(timestamp=None, key=key, value=value)
+    builders: list[Any] = []
+    keys, values = zip(*items, strict=True)
+    fill(builders, producer.new_builder, keys, values, repeat([]))
     return builders
 
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from aiokafka import TopicPartition
 
+from engine.record import Headers
+
 if TYPE_CHECKING:
     from engine.batch import Staged
 
@@ -37,27 +39,37 @@ class Outbox:
         """Appends a slice's outputs."""
         target = TopicPartition(staged.topic, staged.partition)
         builders = self._builders.setdefault(target, [])
-        batch = builders[-1] if builders else self._new_batch(builders)
-        place, append = batch.record_count(), batch._builder.append  # BatchBuilder's own adds half to the price
-        now = int(time.time() * 1e3)
-        try:
-            for key, value, headers in zip(staged.keys, staged.values, staged.headers, strict=True):
-                if append(place, now, key, value, headers) is None:
-                    batch._relative_offset = place
-                    batch = self._new_batch(builders)
-                    place, append = 0, batch._builder.append
-                    append(0, now, key, value, headers)  # a batch takes its first record whatever its size
-                place += 1
-        finally:
-            batch._relative_offset = place
+        fill(builders, self._new_builder, staged.keys, staged.values, staged.headers)
         self.count += len(staged.values)
         self.staged += len(staged.values)
-
-    def _new_batch(self, builders: list[Any]) -> Any:
-        builders.append(self._new_builder())
-        return builders[-1]
 
     def take(self) -> Builders:
         """All that is staged; new outputs go into new batches."""
         taken, self._builders, self.count = self._builders, {}, 0
         return taken
+
+
+def fill(
+    builders: list[Any],
+    new_builder: Callable[[], Any],
+    keys: Iterable[bytes | None],
+    values: Iterable[bytes | None],
+    headers: Iterable[Headers],
+) -> None:
+    """Appends records to the last of these batches, and to new ones behind it where that is full."""
+    if not builders:
+        builders.append(new_builder())
+    batch = builders[-1]
+    place, append = batch.record_count(), batch._builder.append  # BatchBuilder's own adds half to the price
+    now = int(time.time() * 1e3)
+    try:
+        for key, value, tags in zip(keys, values, headers, strict=False):
+            if append(place, now, key, value, tags) is None:
+                batch._relative_offset = place
+                batch = new_builder()
+                builders.append(batch)
+                place, append = 0, batch._builder.append
+                append(0, now, key, value, tags)  # a batch takes its first record whatever its size
+            place += 1
+    finally:
+        batch._relative_offset = place

@@ -23,6 +23,7 @@ PARTS: Final[tuple[tuple[str, str, str], ...]] = (
     ("agents/scoring.py", "predict", "model"),
     ("models/", "", "model"),
     ("engine/outputs.py", "", "produce"),
+    ("engine/producer.py", "", "produce"),
     ("aiokafka/producer/", "", "produce"),
     ("aiokafka/consumer/", "", "consume"),
     ("engine/transport.py", "", "consume"),
@@ -30,6 +31,7 @@ PARTS: Final[tuple[tuple[str, str, str], ...]] = (
     ("engine/store.py", "", "commit"),
     ("engine/table.py", "", "commit"),
     ("engine/task.py", "", "commit"),
+    ("engine/committer.py", "", "commit"),
     ("agents/scoring.py", "", "encode"),
 )
 """File, function, part: the innermost frame that matches decides; an empty function is any."""
