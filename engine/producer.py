@@ -61,7 +61,7 @@ class Producer:
             "max_batch_size": max(largest, min(1 << 19, _REQUEST // settings.partitions)),
             "max_request_size": 2 * largest,
             # The broker answers CONCURRENT_TRANSACTIONS while the last one ends: ask again soon.
-            "retry_backoff_ms": 20,
+            "retry_backoff_ms": 5,
             "request_timeout_ms": 15_000,
             "compression_type": None if settings.compression == "none" else settings.compression,
         }
