@@ -32,10 +32,10 @@ class Generator:
         """Whether it still sends."""
         return self._process.is_alive()
 
-    def lateness_ms(self) -> float:
+    def lateness_ms(self, within_s: float = END_S) -> float:
         """How far behind its schedule it sent, 99th percentile. Waits for its end; raises EOFError if it failed."""
-        if not self._report.poll(END_S):
-            raise TimeoutError(f"the generator did not end within {END_S:.0f} s of its time")
+        if not self._report.poll(within_s):
+            raise TimeoutError(f"the generator did not end within {within_s:.0f} s")
         late: float = self._report.recv()
         return late
 
