@@ -90,7 +90,11 @@ class Settings(BaseSettings):
     """Copies of each partition's tables on other workers: a takeover replays only what they haven't read yet."""
     session_ttl: Annotated[timedelta | None, BeforeValidator(_seconds)] = None
     """Event time after which a silent session is forgotten: seconds, or ISO 8601 like P30D. Default: never. The clock
-    is the newest event of the session's partition, so one that is late by the TTL may or may not find it there."""
+    is the partition's watermark, so an event that is late by the TTL and more may or may not find it there."""
+    allowed_lateness: Annotated[timedelta, BeforeValidator(_seconds), Field(ge=timedelta(0))] = timedelta(seconds=10)
+    """How far in event time an event may be behind the newest of its partition: seconds, or ISO 8601 like PT1M. The
+    newest less this is the partition's watermark. Windows, patterns and event-time timers wait for it, and agents that
+    ask for event time never see an event older than it: that goes to `late`."""
     hot_sessions: PositiveInt = 200_000
     """Sessions kept in memory on a worker, over all its partitions; the others wait in RocksDB."""
     topic_prefix: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]*$", max_length=100)] = ""

@@ -61,6 +61,7 @@ DEPLOYMENTS: Final = TopicSpec("deployments", "model", Deployment, Direction.OUT
 PREDICTIONS: Final = TopicSpec("predictions", "session", Prediction, Direction.OUT)
 ALERTS: Final = TopicSpec("alerts", "subject", Alert, Direction.OUT)
 DEAD_LETTERS: Final = TopicSpec("dead-letters", "as input", bytes, Direction.OUT)
+LATE: Final = TopicSpec("late", "as input", bytes, Direction.OUT)
 MODEL_STATUS: Final = TopicSpec("model-status", "worker", ModelStatus, Direction.OUT, Cleanup.COMPACT)
 
 ALL: Final[tuple[TopicSpec[Any], ...]] = (
@@ -70,6 +71,7 @@ ALL: Final[tuple[TopicSpec[Any], ...]] = (
     PREDICTIONS,
     ALERTS,
     DEAD_LETTERS,
+    LATE,
     MODEL_STATUS,
 )
 """What the worker creates and checks when it starts. Topics of later agents join here with the agent."""

@@ -7,12 +7,12 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, get_type_hints
 
 import msgspec
 from pydantic import ValidationError
 
-from core.errors import DecodeError, FatalError, KeyMismatchError, RecordError, TaskError
+from core.errors import DecodeError, FatalError, KeyMismatchError, RecordError, TaskError, UsageError
 from core.topics import TopicSpec
 from engine.batch import Batch, Slice, working_on
 from engine.codec import codec_of, explain
@@ -27,9 +27,12 @@ E = TypeVar("E")
 class Stream(Generic[E]):
     """What an agent iterates over. Asking for the next batch finishes the one before."""
 
-    def __init__(self, engine: Engine, topic: TopicSpec[E], polls: AsyncIterator[list[Slice[E]]]) -> None:
+    def __init__(
+        self, engine: Engine, topic: TopicSpec[E], polls: AsyncIterator[list[Slice[E]]], event_time: bool = False
+    ) -> None:
         self.engine = engine
         self.topic = topic
+        self._event_time = event_time
         self._polls = polls
         self._alone: deque[Slice[E]] = deque()
         self._decode = codec_of(topic.value).decode
@@ -46,6 +49,7 @@ class Stream(Generic[E]):
         while True:
             slices = [s for s in await self._next_slices() if not s.stale]
             for s in slices:
+                s.begun = True
                 self._decode_slice(s)
                 if not s.events:
                     s.finish()
@@ -135,6 +139,8 @@ class Stream(Generic[E]):
         if bad:
             wrong = {i for i, _ in bad}
             s.records = [record for i, record in enumerate(records) if i not in wrong]
+        if self._event_time:
+            s.task.clock.mark(s)
 
 
 def give_up(s: Slice[Any], error: Exception) -> None:
@@ -158,6 +164,8 @@ class Agent(Generic[E]):
     body: Body[E]
     outputs: tuple[TopicSpec[Any], ...] = ()
     """Topics that it writes to, beside those of core/topics.py."""
+    event_time: bool = False
+    """Whether its events move the watermark, and late ones go to `late`."""
 
     @property
     def name(self) -> str:
@@ -166,7 +174,7 @@ class Agent(Generic[E]):
 
     async def run(self, engine: Engine, polls: AsyncIterator[list[Slice[E]]]) -> None:
         """The body for ever: an error costs it a record, never the partition."""
-        stream = Stream(engine, self.topic, polls)
+        stream = Stream(engine, self.topic, polls, self.event_time)
         while True:
             try:
                 await self.body(stream)
@@ -184,14 +192,20 @@ declared: list[Agent[Any]] = []
 """Every agent whose module has been imported."""
 
 
-def agent(topic: TopicSpec[E], outputs: Iterable[TopicSpec[Any]] = ()) -> Callable[[Body[E]], Body[E]]:
+def agent(
+    topic: TopicSpec[E], outputs: Iterable[TopicSpec[Any]] = (), *, event_time: bool = False
+) -> Callable[[Body[E]], Body[E]]:
     """Declares a function over the batches of a topic: `async def score(stream: Stream[Observation])`.
 
     outputs: your own topics that it writes to; they are created with the others when the worker starts.
+    event_time: its events move the partition's watermark by their `ts` (ms since epoch), late ones go to `late`, and
+    what is due fires between two events (docs/event_time.md).
     """
+    if event_time and "ts" not in get_type_hints(topic.value):
+        raise UsageError(f"{topic.value.__qualname__} has no field ts: event time is read from there")
 
     def declare(body: Body[E]) -> Body[E]:
-        declared.append(Agent(topic, body, tuple(outputs)))
+        declared.append(Agent(topic, body, tuple(outputs), event_time))
         return body
 
     return declare

@@ -27,11 +27,13 @@ from engine.agent import Agent, declared
 from engine.assignor import TaskAssignor
 from engine.batch import Slice
 from engine.changelog import POSITIONS
+from engine.clock import tick
 from engine.connection import client_options, connect, credentials
 from engine.embedded import EmbeddedBroker
 from engine.engine import Engine
 from engine.publisher import Publisher
 from engine.table import Table
+from engine.timed import TimedTable
 from engine.transport import Transport
 from engine.watchdog import Watchdog
 from models.device import Device
@@ -196,6 +198,8 @@ class App(faust.App):
         self._watch(engine.committer.run())
         self._watch(engine.standbys.run())
         self._watch(Watchdog(engine).run())
+        if any(isinstance(table, TimedTable) for table in engine.tables.values()):
+            self._watch(tick(engine))
         _calm_collector()
         engine.profile.start()
 

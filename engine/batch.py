@@ -39,6 +39,7 @@ class Slice(Generic[E]):
 
     __slots__ = (
         "alone",
+        "begun",
         "changed",
         "done",
         "dropped",
@@ -46,6 +47,7 @@ class Slice(Generic[E]):
         "events",
         "first",
         "last",
+        "marks",
         "newest",
         "outputs",
         "records",
@@ -66,8 +68,12 @@ class Slice(Generic[E]):
         self.done = False
         self.alone = False
         """Whether it must not share a batch: an agent failed on records around it."""
+        self.begun = False
+        """Whether an agent works on it, or has."""
         self.newest = -1
         """Newest event time in it, ms since epoch: moves the partition's watermark."""
+        self.marks: list[int] | None = None
+        """The watermark before the first event and after each, where the agent asked for event time."""
         self.epoch = task.epoch
         self.changed: list[tuple[Shard, Any]] = []
         self.outputs: list[Staged] = []
@@ -142,6 +148,10 @@ class Slice(Generic[E]):
             part.epoch = self.epoch
             part.events = [event]
             parts.append(part)
+        if self.marks is not None:
+            for part, marks in zip(parts, pairwise(self.marks), strict=True):
+                part.marks = list(marks)
+                part.newest = self.task.clock.newest_of(marks[1])
         if not parts or self.stale:
             return parts
         for part, following in pairwise(parts):
@@ -176,7 +186,7 @@ class Batch(Generic[E]):
         """Event by event; tables that are read and written meanwhile are those of the event's partition."""
         for s in self.slices:
             _current.set(s)
-            yield from s.events
+            yield from s.events if s.marks is None else s.task.clock.between(s)
 
     @property
     def stale(self) -> bool:
@@ -202,4 +212,5 @@ def current_slice() -> Slice[Any]:
 
 def working_on(s: Slice[Any]) -> None:
     """Makes a slice the current one of this asyncio task."""
+    s.begun = True
     _current.set(s)

@@ -6,7 +6,7 @@ import time
 from typing import Any, Final
 
 from core.errors import RecordError
-from core.topics import DEAD_LETTERS
+from core.topics import DEAD_LETTERS, TopicSpec
 from engine.batch import Slice, Staged
 from engine.record import Record
 from engine.tracing import output_headers
@@ -21,7 +21,6 @@ def dead_letter(s: Slice[Any], record: Record, error: Exception) -> Staged:
     Headers: source (topic/partition/offset), traceparent, error (class), message, time (ISO, UTC); `truncated` holds
     the original size when the record is larger than we may write.
     """
-    engine = s.task.engine
     text = str(error) if isinstance(error, RecordError) else f"the agent failed on it: {error!r}"
     headers: list[tuple[str, bytes]] = [
         *output_headers(s.topic, s.partition, [record])[0],
@@ -29,10 +28,15 @@ def dead_letter(s: Slice[Any], record: Record, error: Exception) -> Staged:
         ("message", text[:_MESSAGE].encode("utf-8", "backslashreplace")),
         ("time", time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()).encode()),
     ]
+    return as_it_came(s, record, DEAD_LETTERS, headers)
+
+
+def as_it_came(s: Slice[Any], record: Record, topic: TopicSpec[bytes], headers: list[tuple[str, bytes]]) -> Staged:
+    """A record's own bytes for another topic; `truncated` holds their number where that is more than we may write."""
     key, value = record.key, record.value
-    limit = engine.settings.max_record
+    limit = s.task.engine.settings.max_record
     size = len(key or b"") + len(value or b"")
     if size > limit:
         headers.append(("truncated", b"%d" % size))
         key, value = (key or b"")[: limit // 2] or None, (value or b"")[: limit // 2]
-    return Staged(engine.topic_name(DEAD_LETTERS), [key], [value], [headers], s.partition)
+    return Staged(s.task.engine.topic_name(topic), [key], [value], [headers], s.partition)

@@ -50,7 +50,7 @@ class Meta(msgspec.Struct, frozen=True):
     changelogs: dict[str, int] = {}
     """Table -> next offset of its changelog."""
     watermark: int = -1
-    """Newest event time seen, ms since epoch."""
+    """Newest event time seen less the allowed lateness, ms since epoch."""
 
 
 class RocksMemory:

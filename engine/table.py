@@ -130,6 +130,10 @@ class KeyValueShard(Shard):
                 return level[key]
         return self.stored(key)
 
+    def at_work(self, key: bytes) -> bool:
+        """Whether a slice has written it that is not finished."""
+        return key in self._unfinished
+
     def settle(self, change: Change) -> None:
         key, value = change
         self.touched = True
@@ -178,12 +182,16 @@ class Table(Generic[K, V]):
                 f"two tables are named {self.name!r}: {type(other).__qualname__}, {type(self).__qualname__}"
             )
         Table.declared[self.name] = self
-        self._key, value = get_args(next(b for b in type(self).__orig_bases__ if get_args(b)))  # type: ignore[attr-defined]
+        self._key, *value = get_args(next(b for b in type(self).__orig_bases__ if get_args(b)))  # type: ignore[attr-defined]
         self._key_bytes: Callable[[Any], bytes] = bytes if self._key is bytes else str.encode
-        codec = codec_of(value)
+        codec = codec_of(self.stored_type(*value))
         self._encode_value: Callable[[V], bytes] = codec.encode
         self._decode_value: Callable[[bytes], V] = codec.decode
         self._mark = bytes([self.schema_version])
+
+    def stored_type(self, value: Any) -> Any:
+        """What is stored for a value type of the declaration. Override where that is more than the value."""
+        return value
 
     def shard(self, store: PartitionStore) -> Shard:
         """This table's part in a partition."""

@@ -14,6 +14,7 @@ from aiokafka.errors import KafkaError
 from core.errors import DataFolderError, FencedError, TaskError
 from engine.batch import Slice
 from engine.changelog import Changelog
+from engine.clock import PartitionClock
 from engine.offsets import OffsetTracker
 from engine.outputs import Builders, Outbox
 from engine.producer import Producer
@@ -67,6 +68,8 @@ class PartitionTask:
         self.epoch = 0
         """Slices of an older epoch are stale."""
         self.watermark = -1
+        """Of the finished prefix: its newest event time less the allowed lateness, ms since epoch."""
+        self.clock = PartitionClock(self, {})
         self.committed: dict[str, int] = {}
         self.committed_at = time.monotonic()
         self.reason = "opening"
@@ -142,6 +145,7 @@ class PartitionTask:
         self._trackers = {t: OffsetTracker(store.meta.positions.get(t, 0)) for t in self.topics}
         self.committed = dict(store.meta.positions)
         self.watermark = store.meta.watermark
+        self.clock = PartitionClock(self, self._shards)
         self.reason = "waiting for the models"
         await engine.ready.wait()
         await engine.seek({tp: self._trackers[tp.topic].position for tp in sources})
@@ -197,7 +201,7 @@ class PartitionTask:
 
     def room(self, topic: str) -> bool:
         """Whether more of a topic may be read."""
-        return self.open and self._trackers[topic].unfinished < MAX_UNFINISHED and self._outbox.count < MAX_STAGED
+        return self.open and self._trackers[topic].unfinished < MAX_UNFINISHED and self.staged_room
 
     def next_offset(self, topic: str) -> int:
         """What is accepted next."""
@@ -233,16 +237,21 @@ class PartitionTask:
         dropped = [s for tracker in self._trackers.values() for s in tracker.rewind()]
         for shard in self._shards.values():
             shard.rollback(dropped, ())
+        self.clock.reset()
         for topic, tracker in self._trackers.items():
             self.engine.seek_now(TopicPartition(topic, self.partition), tracker.position)
         self.engine.wake.set()
 
     def undo(self, s: Slice[Any]) -> None:
         """Takes back what one unfinished slice changed; the others' changes stay."""
-        kept = [other for tracker in self._trackers.values() for other in tracker.spans if other is not s]
+        kept = [other for other in self.unfinished() if other is not s]
         for shard in self._shards.values():
             shard.rollback([s], kept)
         s.changed.clear()
+
+    def unfinished(self) -> list[Slice[Any]]:
+        """Slices that aren't part of the finished prefix."""
+        return [s for tracker in self._trackers.values() for s in tracker.spans]
 
     def shard(self, table: str) -> Any:
         """A table's part here. Raises TaskError while the task isn't open."""
@@ -258,18 +267,35 @@ class PartitionTask:
         moved = False
         for s in self._trackers[topic].advance():
             moved = True
-            self.watermark = max(self.watermark, s.newest)
-            for shard, change in s.changed:
-                shard.settle(change)
-            for _, letter in s.dropped:
-                self._outbox.add(letter)
-            for staged in s.outputs:
-                self._outbox.add(staged)
+            self.watermark = max(self.watermark, s.newest - self.clock.lateness)
+            self._settle(s)
         if moved:
-            self._touch()
+            self._settled()
             self.engine.wake.set()
-            if self._outbox and self._sender is None and not self.engine.exactly_once:
-                self._sender = asyncio.create_task(self._send_at_once())
+            self.clock.strike()
+
+    def fired(self, firing: Slice[Any]) -> None:
+        """What was due was worked on, on finished state: it is part of the next commit."""
+        self._settle(firing)
+        self._settled()
+
+    @property
+    def staged_room(self) -> bool:
+        """Whether more outputs may be staged."""
+        return self._outbox.count < MAX_STAGED
+
+    def _settle(self, s: Slice[Any]) -> None:
+        for shard, change in s.changed:
+            shard.settle(change)
+        for _, letter in s.dropped:
+            self._outbox.add(letter)
+        for staged in s.outputs:
+            self._outbox.add(staged)
+
+    def _settled(self) -> None:
+        self._touch()
+        if self._outbox and self._sender is None and not self.engine.exactly_once:
+            self._sender = asyncio.create_task(self._send_at_once())
 
     def _touch(self) -> None:
         self._dirty = True
@@ -384,7 +410,7 @@ class PartitionTask:
     def _tidy(self, shards: list[Shard]) -> None:
         if not self.open or any(self._shards.get(shard.name) is not shard for shard in shards):
             return
-        unfinished = [s for tracker in self._trackers.values() for s in tracker.spans]
+        unfinished = self.unfinished()
         for shard in shards:
             shard.written()
             shard.tidy(unfinished)

@@ -1,0 +1,34 @@
+"""Records later than the allowed lateness: as they came, with how late they are, for people and for repair jobs."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+from core.topics import LATE
+from engine.batch import Slice, Staged
+from engine.dead_letters import as_it_came
+from engine.record import Record
+from engine.tracing import output_headers
+
+
+def late_record(s: Slice[Any], record: Record, ts: int, watermark: int) -> Staged:
+    """The copy of a late record on `late`.
+
+    Headers: source, traceparent, event-time and watermark (ISO, UTC), late-ms (how far before the watermark it is),
+    time (ISO, UTC).
+    """
+    headers: list[tuple[str, bytes]] = [
+        *output_headers(s.topic, s.partition, [record])[0],
+        ("event-time", iso(ts).encode()),
+        ("watermark", iso(watermark).encode()),
+        ("late-ms", b"%d" % (watermark - ts)),
+        ("time", time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()).encode()),
+    ]
+    return as_it_came(s, record, LATE, headers)
+
+
+def iso(ms: int) -> str:
+    """A time for people."""
+    return datetime.fromtimestamp(ms / 1e3, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
