@@ -129,6 +129,8 @@ class App(faust.App):
         name = self.engine.topic_name(agent.topic)
         self._topics |= {spec.name: spec for spec in (agent.topic, *agent.outputs)}
         self.engine.sources.add(name)
+        if agent.event_time:
+            self.engine.timed_sources.add(name)
         topic = self.topic(name, schema=Raw(), acks=False)
 
         async def run(stream: Any) -> None:

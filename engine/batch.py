@@ -151,7 +151,9 @@ class Slice(Generic[E]):
         if self.marks is not None:
             for part, marks in zip(parts, pairwise(self.marks), strict=True):
                 part.marks = list(marks)
-                part.newest = self.task.clock.newest_of(marks[1])
+                ts = part.events[0].ts  # type: ignore[attr-defined]
+                if ts <= self.newest:  # else it is ahead of the clock
+                    part.newest = ts
         if not parts or self.stale:
             return parts
         for part, following in pairwise(parts):

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+NEVER: Final = -1
 TICK_S: Final = 0.1
 """Between looks at the clock, and at what had to be put off."""
 SPELL_S: Final = 0.005
@@ -51,8 +52,12 @@ class PartitionClock:
 
     def __init__(self, task: PartitionTask, shards: Mapping[str, Shard]) -> None:
         self._task = task
-        self.lateness = task.engine.settings.allowed_lateness // timedelta(milliseconds=1)
+        self._lateness = task.engine.settings.allowed_lateness // timedelta(milliseconds=1)
         self._watermark = task.watermark
+        self._finished: dict[str, int] = {}
+        """Topic -> its newest event time less the allowed lateness, of its finished prefix."""
+        self._given: dict[str, int] = {}
+        """And of all that agents were given."""
         self._timed: dict[Time, list[tuple[int, TimedTable[Any, Any], TimedShard]]] = {
             Time.EVENT: [],
             Time.PROCESSING: [],
@@ -67,20 +72,39 @@ class PartitionClock:
 
     # -- event time ---------------------------------------------------------------------------------------------------
 
-    def newest_of(self, watermark: int) -> int:
-        """The event time that leads to a watermark."""
-        return watermark + self.lateness
+    def passed(self, topic: str, newest: int) -> None:
+        """The finished prefix of a topic has come to an event time: the watermark follows."""
+        mark = max(newest - self._lateness, self._finished.get(topic, NEVER))
+        self._finished[topic] = mark
+        self._given[topic] = max(mark, self._given.get(topic, NEVER))
+        self._follow()
+
+    def _follow(self) -> None:
+        """Of the topics that still have records to be worked on, the one that is furthest behind decides. One that has
+        none holds nobody back; where none has any, the newest decides."""
+        task, finished = self._task, self._finished
+        holding = self._holding(finished) if len(task.topics) > 1 else []
+        task.watermark = max(task.watermark, min(holding) if holding else max(finished.values(), default=NEVER))
+
+    def _holding(self, marks: Mapping[str, int], but: str = "") -> list[int]:
+        task = self._task
+        timed = marks.keys() | task.engine.timed_sources
+        return [marks.get(t, NEVER) for t in task.topics if t != but and t in timed and task.behind(t)]
 
     def reset(self) -> None:
         """Unfinished work was given up: it will move the watermark again."""
         self._watermark = self._task.watermark
+        self._given = dict(self._finished)
 
     def mark(self, s: Slice[Any]) -> None:
         """Takes late events out of a slice, and notes the watermark before the first that stays and after each.
 
         Events ahead of the clock don't move it: they would make those of everybody else late.
         """
-        self._watermark = watermark = max(self._watermark, self._task.watermark)
+        watermark = max(self._watermark, self._task.watermark)
+        others = self._holding(self._given, but=s.topic) if len(self._task.topics) > 1 else []
+        limit = min(others, default=None)
+        mark = self._given.get(s.topic, NEVER)
         marks = s.marks = [watermark]
         now, late = time.time() * 1e3, []
         for i, event in enumerate(s.events):
@@ -91,9 +115,10 @@ class PartitionClock:
                 continue
             if ts <= now:
                 s.newest = max(s.newest, ts)
-                watermark = max(watermark, ts - self.lateness)
+                mark = max(mark, ts - self._lateness)
+                watermark = max(watermark, mark if limit is None else min(mark, limit))
             marks.append(watermark)
-        self._watermark = watermark
+        self._watermark, self._given[s.topic] = watermark, mark
         if late:
             gone = set(late)
             s.events = [event for i, event in enumerate(s.events) if i not in gone]
@@ -135,11 +160,10 @@ class PartitionClock:
         watermark doesn't pass events that an agent still has, a key doesn't fire while an agent has an event of it or
         what a firing reads isn't finished."""
         task, now = self._task, int(time.time() * 1e3)
-        if (
-            self._idle
-            or not task.open
-            or not (self._due(Time.EVENT, task.watermark) or self._due(Time.PROCESSING, now))
-        ):
+        if self._idle or not task.open:
+            return
+        self._follow()
+        if not (self._due(Time.EVENT, task.watermark) or self._due(Time.PROCESSING, now)):
             return
         open_slices = [s for s in task.unfinished() if not s.done]
         at_work = {key for s in open_slices if s.begun for key in s.keys}

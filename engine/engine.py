@@ -46,6 +46,8 @@ class Engine:
         self.tasks: dict[int, PartitionTask] = {}
         self.sources: set[str] = set()
         """Input topics, as the broker names them."""
+        self.timed_sources: set[str] = set()
+        """Those whose agents asked for event time."""
         self.outputs: frozenset[str] = frozenset()
         """Topics that agents may write to, by their name in core/topics.py or in an agent's outputs."""
         self.ready = asyncio.Event()
@@ -61,6 +63,7 @@ class Engine:
         """Whether the group is dealing partitions: it may refuse what it let us write before."""
         self.dying: BaseException | None = None
         self._begins: dict[TopicPartition, int] = {}
+        self._ends: dict[TopicPartition, int] = {}
         self._folder = WorkerFolder(self.application_folder)
         self._connection: Connection | None = None
         self._consumer: AIOKafkaConsumer | None = None
@@ -185,6 +188,7 @@ class Engine:
                 )
                 position = 0
             self._begins[tp] = max(position, begins[tp])
+            self._ends[tp] = ends[tp]
             try:
                 self.consumer.seek(tp, self._begins[tp])
                 self.consumer.resume(tp)
@@ -200,6 +204,15 @@ class Engine:
         subscription = self.consumer._subscription.subscription
         state = subscription and subscription.assignment and subscription.assignment.state_value(tp)
         return int(state.position) if state and state.has_valid_position else -1
+
+    def behind(self, tp: TopicPartition) -> bool:
+        """Whether there are records that the consumer has not handed out, as far as it knows."""
+        subscription = self.consumer._subscription.subscription
+        state = subscription and subscription.assignment and subscription.assignment.state_value(tp)
+        if not state or not state.has_valid_position:
+            return True
+        end = state.highwater if state.lso in (None, -1) else state.lso
+        return int(state.position) < max(end or 0, self._ends.get(tp, 0))
 
     def seek_now(self, tp: TopicPartition, offset: int) -> None:
         """Reads a partition again from an offset that it has."""

@@ -68,7 +68,7 @@ class PartitionTask:
         self.epoch = 0
         """Slices of an older epoch are stale."""
         self.watermark = -1
-        """Of the finished prefix: its newest event time less the allowed lateness, ms since epoch."""
+        """Of the finished prefix, ms since epoch: what clock makes of its newest event times."""
         self.clock = PartitionClock(self, {})
         self.committed: dict[str, int] = {}
         self.committed_at = time.monotonic()
@@ -222,6 +222,10 @@ class PartitionTask:
             tracker.accept(s)
         return slices
 
+    def behind(self, topic: str) -> bool:
+        """Whether a topic has records that aren't finished, or not even read."""
+        return self._trackers[topic].unfinished > 0 or self.engine.behind(TopicPartition(topic, self.partition))
+
     def replace(self, s: Slice[Any], parts: list[Slice[Any]]) -> None:
         """Smaller slices in the place of one."""
         self._trackers[s.topic].replace(s, parts)
@@ -264,12 +268,13 @@ class PartitionTask:
 
     def advance(self, topic: str) -> None:
         """Slices have finished: what is now part of the finished prefix joins the next commit."""
-        moved = False
+        moved, newest = False, -1
         for s in self._trackers[topic].advance():
-            moved = True
-            self.watermark = max(self.watermark, s.newest - self.clock.lateness)
+            moved, newest = True, max(newest, s.newest)
             self._settle(s)
         if moved:
+            if newest >= 0:
+                self.clock.passed(topic, newest)
             self._settled()
             self.engine.wake.set()
             self.clock.strike()

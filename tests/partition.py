@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -57,7 +58,7 @@ class Committed:
         self.outputs: list[Output] = []
         self.positions: dict[str, int] = {}
         self.watermark = -1
-        self.inputs: list[Input] = []
+        self.inputs: defaultdict[str, list[Input]] = defaultdict(list)
 
 
 class Partition:
@@ -67,14 +68,14 @@ class Partition:
 
     def __init__(
         self,
-        agent: Agent[Any],
+        agents: Sequence[Agent[Any]],
         tables: Sequence[Table[Any, Any]],
         folder: Path,
         monkeypatch: pytest.MonkeyPatch,
         *,
         lateness: timedelta = timedelta(0),
     ) -> None:
-        self.agent = agent
+        self.agents = {agent.topic.name: agent for agent in agents}
         self.committed = Committed()
         self._folder = folder
         self._tables = {table.name: table for table in tables}
@@ -88,36 +89,30 @@ class Partition:
     async def __aexit__(self, *_: object) -> None:
         await self._close()
 
-    async def send(self, events: Sequence[Any], batch: int = 1000) -> None:
+    async def send(self, events: Sequence[Any], topic: str = "", batch: int = 1000) -> None:
         """Publishes events (structs with a session), and has them worked on, so many in a batch."""
-        self.publish(events)
-        while await self.read(batch):
+        self.publish(events, topic)
+        while await self.read(batch, topic):
             pass
 
-    def publish(self, events: Sequence[Any]) -> None:
-        """Puts events behind the records that are there."""
+    def publish(self, events: Sequence[Any], topic: str = "") -> None:
+        """Puts events behind the records that are there. topic: by default the first agent's."""
+        inputs = self.committed.inputs[topic or next(iter(self.agents))]
         for event in events:
-            offset = len(self.committed.inputs)
-            self.committed.inputs.append(Input(offset, 0, event.session.encode(), msgspec.json.encode(event)))
+            inputs.append(Input(len(inputs), 0, event.session.encode(), msgspec.json.encode(event)))
 
-    async def read(self, batch: int) -> bool:
+    async def read(self, batch: int, topic: str = "") -> bool:
         """Has the next so many records worked on; whether there were any."""
-        topic = self.agent.topic.name
+        topic = topic or next(iter(self.agents))
         start = self.task.next_offset(topic)
-        records = self.committed.inputs[start : start + batch]
+        records = self.committed.inputs[topic][start : start + batch]
         if records:
-            self._idle.clear()
-            self._queue.put_nowait(self.task.accept(topic, cast(Any, records)))
-            await self.until_idle()
+            feed = self._feeds[topic]
+            feed.idle.clear()
+            feed.queue.put_nowait(self.task.accept(topic, cast(Any, records)))
+            await feed.until_idle()
+            assert self.task.open, self.task.reason
         return bool(records)
-
-    async def until_idle(self) -> None:
-        """Returns when the agent asks for more."""
-        waiting = asyncio.create_task(self._idle.wait())
-        await asyncio.wait([waiting, self._runner], return_when=asyncio.FIRST_COMPLETED, timeout=10)
-        if self._runner.done():
-            self._runner.result()
-        assert self.task.open, self.task.reason
 
     def commit(self) -> None:
         """What is finished survives from now on."""
@@ -148,26 +143,20 @@ class Partition:
         return [output for output in self.committed.outputs if output.topic == topic]
 
     async def _open(self) -> None:
-        self._queue: asyncio.Queue[list[Slice[Any]]] = asyncio.Queue()
-        self._idle = asyncio.Event()
         engine = self._engine()
-        self.task = PartitionTask(engine, 0, [self.agent.topic.name])
+        self.task = PartitionTask(engine, 0, self.agents)
         engine.tasks[0] = self.task
-        self._runner = asyncio.create_task(self.agent.run(engine, self._polls()))
+        self._feeds = {topic: _Feed(agent, engine) for topic, agent in self.agents.items()}
         async with asyncio.timeout(10):
             while not self.task.open:
                 await engine.wake.wait()
                 engine.wake.clear()
 
     async def _close(self) -> None:
-        self._runner.cancel()
-        await asyncio.wait([self._runner])
+        for feed in self._feeds.values():
+            feed.runner.cancel()
+            await asyncio.wait([feed.runner])
         await self.task.close()
-
-    async def _polls(self) -> AsyncIterator[list[Slice[Any]]]:
-        while True:
-            self._idle.set()
-            yield await self._queue.get()
 
     def _engine(self) -> Engine:
         async def producer() -> Any:
@@ -192,7 +181,12 @@ class Partition:
                 connection=SimpleNamespace(transactional=False, committed=self.committed),
                 committer=SimpleNamespace(producer=producer, wake=lambda: None, lock=asyncio.Lock()),
                 exactly_once=True,
-                outputs=frozenset(topic.name for topic in (*ALL, *self.agent.outputs)),
+                outputs=frozenset(
+                    topic.name
+                    for topic in (*ALL, *(topic for agent in self.agents.values() for topic in agent.outputs))
+                ),
+                timed_sources={name for name, agent in self.agents.items() if agent.event_time},
+                behind=lambda tp: self.task.next_offset(tp.topic) < len(self.committed.inputs[tp.topic]),
                 topic_name=lambda topic: topic.name,
                 ready=ready,
                 wake=asyncio.Event(),
@@ -202,6 +196,27 @@ class Partition:
                 fatal=fatal,
             ),
         )
+
+
+class _Feed:
+    """An agent at work, and what it gets."""
+
+    def __init__(self, agent: Agent[Any], engine: Engine) -> None:
+        self.queue: asyncio.Queue[list[Slice[Any]]] = asyncio.Queue()
+        self.idle = asyncio.Event()
+        self.runner = asyncio.create_task(agent.run(engine, self._polls()))
+
+    async def _polls(self) -> AsyncIterator[list[Slice[Any]]]:
+        while True:
+            self.idle.set()
+            yield await self.queue.get()
+
+    async def until_idle(self) -> None:
+        """Returns when the agent asks for more."""
+        waiting = asyncio.create_task(self.idle.wait())
+        await asyncio.wait([waiting, self.runner], return_when=asyncio.FIRST_COMPLETED, timeout=10)
+        if self.runner.done():
+            self.runner.result()
 
 
 class _Batch:

@@ -189,12 +189,12 @@ def patch() -> Iterator[pytest.MonkeyPatch]:
         yield patch
 
 
-def run(folder: Path, body: Any, *, of: Agent[Any] = FOLLOW, lateness: int = LATENESS) -> Partition:
-    """Runs body(partition), commits, and returns the partition with what is committed."""
+def run(folder: Path, body: Any, *of: Agent[Any]) -> Partition:
+    """Runs body(partition), by default of follow(), commits, and returns the partition with what is committed."""
 
     async def inside() -> Partition:
         with pytest.MonkeyPatch.context() as patch:
-            async with Partition(of, TABLES, folder, patch, lateness=ms(lateness)) as partition:
+            async with Partition(of or [FOLLOW], TABLES, folder, patch, lateness=ms(LATENESS)) as partition:
                 await body(partition)
                 partition.commit()
                 return partition
@@ -432,6 +432,35 @@ def test_event_time_needs_a_time(folder: Path) -> None:
         agent(TopicSpec("plain", "session", Plain, Direction.IN), event_time=True)
 
 
+OTHERS: Final = TopicSpec("others", "session", Step, Direction.IN)
+
+
+def test_a_topic_with_a_backlog_holds_the_watermark_back_and_an_idle_one_does_not(folder: Path) -> None:
+    others = Agent(OTHERS, follow, (SAID,), event_time=True)
+    backlog = [Step("b", START + at, at, "window") for at in (10, 30, 60, 90)]
+
+    async def body(partition: Partition) -> None:
+        partition.publish(backlog, "others")
+        await partition.send([Step("a", START + 1000)])
+        await partition.read(1, "others")
+        partition.commit()
+        await partition.crash()  # and it isn't forgotten who was behind
+        await partition.send([Step("a", START + 1001)])
+        while await partition.read(1, "others"):
+            pass
+        partition.commit()
+        assert partition.committed.watermark == START + 1001 - LATENESS
+        await partition.send([Step("a", START + 2000)])
+
+    partition = run(folder, body, FOLLOW, others)
+    assert partition.outputs("late") == []
+    assert said(partition, "test-tumbling") == [
+        ["test-tumbling", "b", START, START + 50, [10, 30]],
+        ["test-tumbling", "b", START + 50, START + 100, [60, 90]],
+    ]
+    assert partition.committed.watermark == START + 2000 - LATENESS
+
+
 # -- what goes wrong ---------------------------------------------------------------------------------------------------
 
 
@@ -570,7 +599,7 @@ def test_a_key_does_not_fire_while_an_event_of_it_is_at_work(folder: Path, monke
         gate.set()
         await until(lambda: not partition.task.unfinished())
 
-    partition = run(folder, body, of=Agent(STEPS, serve, (SAID,), event_time=True))
+    partition = run(folder, body, Agent(STEPS, serve, (SAID,), event_time=True))
     assert [one[:2] for one in said(partition, "clock", "done")] == [["clock", "b"], ["done", "a"], ["clock", "a"]]
 
 
@@ -588,7 +617,7 @@ def test_an_agent_that_knows_its_times_itself_moves_timers_too(folder: Path) -> 
     async def body(partition: Partition) -> None:
         await partition.send([Step("a", START, 0, "set", START + 10), Step("b", START + 40)])
 
-    partition = run(folder, body, of=Agent(STEPS, in_columns, (SAID,)))
+    partition = run(folder, body, Agent(STEPS, in_columns, (SAID,)))
     assert said(partition) == [["seen", "a", 0], ["seen", "b", 0], ["ring", "a", START + 10, 1]]
 
 
@@ -596,7 +625,7 @@ def test_windows_are_refused_where_late_events_are_not_taken_out(folder: Path) -
     async def body(partition: Partition) -> None:
         await partition.send([Step("a", START, 0, "window")])
 
-    (letter,) = run(folder, body, of=Agent(STEPS, follow, (SAID,))).outputs("dead-letters")
+    (letter,) = run(folder, body, Agent(STEPS, follow, (SAID,))).outputs("dead-letters")
     assert "event_time=True" in letter.headers["message"]
 
 
