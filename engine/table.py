@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar, cast, 
 
 import msgspec
 
-from core.errors import UsageError
+from core.errors import TaskError, UsageError
 from engine.batch import Slice, current_slice
 from engine.codec import codec_of
 
@@ -248,4 +248,7 @@ class Table(Generic[K, V]):
         self._here().put(current_slice(), self.encode_key(key), None)
 
     def _here(self) -> KeyValueShard:
-        return cast(KeyValueShard, current_slice().task.shard(self.name))
+        s = current_slice()
+        if s.stale:  # what it wrote would be read by the work that takes its place
+            raise TaskError(f"partition {s.partition} has moved on; this work is done again")
+        return cast(KeyValueShard, s.task.shard(self.name))

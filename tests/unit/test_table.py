@@ -38,7 +38,9 @@ class Rig:
         self.shard = cast(KeyValueShard, visits.shard(self.store))
 
     def slice(self) -> Slice[Any]:
-        s = cast(Slice[Any], SimpleNamespace(changed=[], task=SimpleNamespace(shard=lambda name: self.shard)))
+        s = cast(
+            Slice[Any], SimpleNamespace(changed=[], stale=False, task=SimpleNamespace(shard=lambda name: self.shard))
+        )
         working_on(s)
         return s
 

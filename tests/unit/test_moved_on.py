@@ -1,0 +1,56 @@
+"""Work that its partition has moved on from, as after a rebalance, leaves no trace: it is done again."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import pytest
+
+from core.topics import Direction, TopicSpec
+from engine.agent import Agent, Stream
+from engine.table import Table
+from tests.partition import Partition
+
+
+class Order(msgspec.Struct):
+    session: str
+    id: str
+
+
+class Handled(Table[str, list[str]]):
+    """session -> ids of its orders."""
+
+    name = "test-handled"
+
+
+ORDERS: Final = TopicSpec("orders", "session", Order, Direction.IN)
+handled = Handled()
+
+
+async def test_an_order_that_was_at_work_when_its_partition_moved_on_is_handled_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, begun = asyncio.Event(), asyncio.Event()
+
+    async def handle(order: Order) -> None:
+        begun.set()
+        await gate.wait()
+        handled[order.session] = [*handled.get(order.session, []), order.id]  # type: ignore[misc]
+
+    async def serve(stream: Stream[Order]) -> None:
+        await stream.each(handle, concurrency=4)
+
+    async with Partition([Agent(ORDERS, serve)], [handled], tmp_path, monkeypatch) as partition:
+        await partition.send([Order("ann", "o1")])
+        await begun.wait()
+        partition.task.read_again()
+        gate.set()
+        await partition.send([])
+        async with asyncio.timeout(10):
+            while partition.task.unfinished() or partition.task.idle:
+                await asyncio.sleep(0)
+        partition.commit()
+        assert partition.committed.tables["test-handled"] == {b"ann": b'\x01["o1"]'}
