@@ -53,11 +53,10 @@ class PartitionClock:
     def __init__(self, task: PartitionTask, shards: Mapping[str, Shard]) -> None:
         self._task = task
         self._lateness = task.engine.settings.allowed_lateness // timedelta(milliseconds=1)
-        self._watermark = task.watermark
         self._finished: dict[str, int] = {}
         """Topic -> its newest event time less the allowed lateness, of its finished prefix."""
-        self._given: dict[str, int] = {}
-        """And of all that agents were given."""
+        self._given: dict[str, tuple[int, int]] = {}
+        """And of all that its agent was given, with the watermark that it has seen."""
         self._timed: dict[Time, list[tuple[int, TimedTable[Any, Any], TimedShard]]] = {
             Time.EVENT: [],
             Time.PROCESSING: [],
@@ -74,37 +73,41 @@ class PartitionClock:
 
     def passed(self, topic: str, newest: int) -> None:
         """The finished prefix of a topic has come to an event time: the watermark follows."""
-        mark = max(newest - self._lateness, self._finished.get(topic, NEVER))
-        self._finished[topic] = mark
-        self._given[topic] = max(mark, self._given.get(topic, NEVER))
+        self._finished[topic] = max(newest - self._lateness, self._finished.get(topic, NEVER))
         self._follow()
 
     def _follow(self) -> None:
         """Of the topics that still have records to be worked on, the one that is furthest behind decides. One that has
         none holds nobody back; where none has any, the newest decides."""
-        task, finished = self._task, self._finished
-        holding = self._holding(finished) if len(task.topics) > 1 else []
-        task.watermark = max(task.watermark, min(holding) if holding else max(finished.values(), default=NEVER))
+        task, limit = self._task, self._limit()
+        newest = max(self._finished.values(), default=NEVER) if limit is None else limit
+        task.watermark = max(task.watermark, newest)
 
-    def _holding(self, marks: Mapping[str, int], but: str = "") -> list[int]:
+    def _limit(self, but: str = "") -> int | None:
+        """What the other topics hold the watermark at; None where they don't. Events that an agent has aren't passed
+        either."""
         task = self._task
-        timed = marks.keys() | task.engine.timed_sources
-        return [marks.get(t, NEVER) for t in task.topics if t != but and t in timed and task.behind(t)]
+        timed = self._finished.keys() | task.engine.timed_sources
+        if len(timed) <= 1:
+            return None
+        behind = [t for t in task.topics if t != but and t in timed and task.behind(t)]
+        holding = [self._finished.get(t, NEVER) for t in behind]
+        holding += [s.marks[0] for s in task.unfinished() if s.topic in behind and s.marks and not s.done]
+        return min(holding, default=None)
 
     def reset(self) -> None:
         """Unfinished work was given up: it will move the watermark again."""
-        self._watermark = self._task.watermark
-        self._given = dict(self._finished)
+        self._given.clear()
 
     def mark(self, s: Slice[Any]) -> None:
         """Takes late events out of a slice, and notes the watermark before the first that stays and after each.
 
         Events ahead of the clock don't move it: they would make those of everybody else late.
         """
-        watermark = max(self._watermark, self._task.watermark)
-        others = self._holding(self._given, but=s.topic) if len(self._task.topics) > 1 else []
-        limit = min(others, default=None)
-        mark = self._given.get(s.topic, NEVER)
+        finished = self._finished.get(s.topic, NEVER)
+        mark, watermark = self._given.get(s.topic, (NEVER, NEVER))
+        mark, watermark = max(mark, finished), max(watermark, self._task.watermark)
+        limit = self._limit(but=s.topic)
         marks = s.marks = [watermark]
         now, late = time.time() * 1e3, []
         for i, event in enumerate(s.events):
@@ -118,7 +121,7 @@ class PartitionClock:
                 mark = max(mark, ts - self._lateness)
                 watermark = max(watermark, mark if limit is None else min(mark, limit))
             marks.append(watermark)
-        self._watermark, self._given[s.topic] = watermark, mark
+        self._given[s.topic] = mark, watermark
         if late:
             gone = set(late)
             s.events = [event for i, event in enumerate(s.events) if i not in gone]

@@ -16,7 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.errors import UsageError
+from core.errors import SettingsError, UsageError
+from core.settings import Settings
 from core.topics import Direction, TopicSpec
 from engine import clock
 from engine.agent import Agent, Stream, agent
@@ -424,7 +425,14 @@ def test_the_watermark_never_goes_back_not_even_with_more_lateness_after_a_resta
     assert partition.committed.watermark == START + 80
 
 
-def test_event_time_needs_a_time(folder: Path) -> None:
+@pytest.mark.parametrize("wrong", ["-1", "soon"])
+def test_a_lateness_that_cannot_be_is_refused_by_name(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOMUNCULUS_ALLOWED_LATENESS", wrong)
+    with pytest.raises(SettingsError, match="HOMUNCULUS_ALLOWED_LATENESS"):
+        Settings.read()
+
+
+def test_event_time_needs_a_time() -> None:
     class Plain(msgspec.Struct):
         session: str
 
@@ -459,6 +467,32 @@ def test_a_topic_with_a_backlog_holds_the_watermark_back_and_an_idle_one_does_no
         ["test-tumbling", "b", START + 50, START + 100, [60, 90]],
     ]
     assert partition.committed.watermark == START + 2000 - LATENESS
+
+
+def test_the_watermark_does_not_pass_an_event_that_another_agent_still_has(folder: Path) -> None:
+    gate, has = asyncio.Event(), asyncio.Event()
+
+    async def slowly(stream: Stream[Step]) -> None:
+        async for batch in stream:
+            for step in batch:
+                has.set()
+                await gate.wait()
+                work(step)
+
+    async def body(partition: Partition) -> None:
+        await partition.send([Step("b", START + 10, 1, "window"), Step("b", START + 60)])
+        partition.publish([Step("b", START + 45, 2, "window")], "others")
+        reading = asyncio.create_task(partition.read(10, "others"))
+        await has.wait()
+        await partition.send([Step("a", START + 1000), Step("a", START + 1001)])
+        partition.commit()
+        assert not said(partition, "test-tumbling")
+        gate.set()
+        await reading
+
+    partition = run(folder, body, FOLLOW, Agent(OTHERS, slowly, (SAID,), event_time=True))
+    assert said(partition, "test-tumbling") == [["test-tumbling", "b", START, START + 50, [1, 2]]]
+    assert partition.committed.watermark == START + 1001 - LATENESS
 
 
 # -- what goes wrong ---------------------------------------------------------------------------------------------------
