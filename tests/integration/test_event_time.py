@@ -119,14 +119,14 @@ def left(workers: list[Worker], table: str) -> list[Any]:
 
 
 def test_they_are_exact_through_a_kill(rig: Rig) -> None:
-    clicks = Clicks(rig, 1500)
+    clicks = Clicks(rig, 800)
     worker = rig.worker("a", app=APP, allowed_lateness=LATENESS_MS / 1e3).start().wait_log("is open")
-    clicks.send(1000)
-    rig.wait_records("heard", 800)
+    clicks.send(600)
+    rig.wait_records("heard", 500)
     worker.kill()
     shutil.rmtree(Path(worker.environment["HOMUNCULUS_DATA_DIR"]))
     worker.start()
-    clicks.send(500)
+    clicks.send(200)
     clicks.end()
     assert_as_recounted(rig, clicks, [worker])
 
