@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from enum import StrEnum
-from heapq import heapify, heappop, heappush, heapreplace
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from core.errors import UsageError
@@ -37,6 +37,9 @@ class TimedShard(KeyValueShard):
         self._due = due
         self._entries = [(due(raw), key) for key, raw in store.scan(name) if not key.startswith(RESERVED)]
         heapify(self._entries)
+        self._earliest = {key: at for at, key in self._entries}
+        """Key -> its earliest entry: a value that is due later needs no other one. One that moves with every event
+        would pile them up."""
 
     def earliest(self, limit: int) -> bool:
         """Whether something may be due by then."""
@@ -48,41 +51,39 @@ class TimedShard(KeyValueShard):
         while entries and entries[0][0] <= limit:
             at, key = entry = entries[0]
             raw = self.get(key)
-            if raw is None:
-                heappop(entries)
-            elif (due := self._due(raw)) == at:
+            due = None if raw is None else self._due(raw)
+            if due == at:
                 return entry
-            else:
-                heapreplace(entries, (due, key))
-            while entries and entries[0] == entry:
-                heappop(entries)
+            self.put_off(entry)
+            if due is not None:
+                self.expect((due, key))
         return None
 
     def put_off(self, entry: tuple[int, bytes]) -> None:
         """Takes the first entry out; expect() brings it back."""
         while self._entries and self._entries[0] == entry:
             heappop(self._entries)
+        if self._earliest.get(entry[1]) == entry[0]:
+            del self._earliest[entry[1]]
 
     def expect(self, entry: tuple[int, bytes]) -> None:
-        """Looks at a key again at a time."""
-        heappush(self._entries, entry)
+        """Looks at a key at a time, unless it is looked at before anyway."""
+        at, key = entry
+        if at < self._earliest.get(key, at + 1):
+            self._earliest[key] = at
+            heappush(self._entries, entry)
 
     def put(self, s: Slice[Any], key: bytes, value: bytes | None) -> None:
-        """Writes on behalf of a slice. A value that is due later than the one before needs no entry of its own: a value
-        that moves with every event would pile them up."""
-        before = self.get(key)
         super().put(s, key, value)
         if value is not None:
-            due = self._due(value)
-            if before is None or due < self._due(before):
-                heappush(self._entries, (due, key))
+            self.expect((self._due(value), key))
 
     def rollback(self, dropped: Iterable[Slice[Any]], kept: Iterable[Slice[Any]]) -> None:
         dropped = list(dropped)
         super().rollback(dropped, kept)
         for key in {change[0] for s in dropped for shard, change in s.changed if shard is self}:
             if (raw := self.get(key)) is not None:
-                heappush(self._entries, (self._due(raw), key))
+                self.expect((self._due(raw), key))
 
 
 class TimedTable(Table[K, V]):

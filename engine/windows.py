@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cache
 from typing import Any, ClassVar, Generic, NamedTuple
 
 import msgspec
@@ -161,6 +162,7 @@ def _span(window: tuple[int, int, Any]) -> tuple[int, int]:
     return window[:2]
 
 
+@cache
 def _ms(span: timedelta) -> int:
     if span < timedelta(milliseconds=1):
         raise UsageError(f"a window needs a length of at least a millisecond, not {span}")
