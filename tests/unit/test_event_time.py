@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, cast
 
 import msgspec
 import pytest
@@ -21,10 +21,11 @@ from core.settings import Settings
 from core.topics import Direction, TopicSpec
 from engine import clock
 from engine.agent import Agent, Stream, agent
-from engine.batch import current_slice, working_on
+from engine.batch import Slice, current_slice, working_on
 from engine.patterns import Pattern
+from engine.store import PartitionStore, RocksMemory
 from engine.table import Table
-from engine.timed import Time
+from engine.timed import Time, TimedShard
 from engine.timers import Timers
 from engine.windows import Session, Sliding, Tumbling, Window, Windows
 from tests.partition import Partition
@@ -682,3 +683,17 @@ async def until(condition: Any) -> None:
     async with asyncio.timeout(10):
         while not condition():
             await asyncio.sleep(0)
+
+
+def test_a_timer_whose_cancelling_is_given_up_is_due_again(folder: Path) -> None:
+    store = PartitionStore(folder / "p", [alarms.name], RocksMemory())
+    shard = cast(TimedShard, alarms.shard(store))
+    set_it, cancel_it = (cast(Slice[Any], SimpleNamespace(changed=[])) for _ in range(2))
+    shard.put(set_it, b"a", alarms.encode(10))
+    for _, change in set_it.changed:
+        shard.settle(change)
+    shard.put(cancel_it, b"a", None)
+    assert shard.first(20) is None
+    shard.rollback([cancel_it], [])
+    assert shard.first(20) == (10, b"a")
+    store.close()
