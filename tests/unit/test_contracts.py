@@ -12,7 +12,7 @@ import pytest
 from aiokafka.consumer.consumer import AIOKafkaConsumer
 from aiokafka.consumer.fetcher import Fetcher, FetchResult, PartitionRecords
 from aiokafka.consumer.group_coordinator import GroupCoordinator
-from aiokafka.consumer.subscription_state import SubscriptionState
+from aiokafka.consumer.subscription_state import SubscriptionState, TopicPartitionState
 from aiokafka.producer.message_accumulator import BatchBuilder
 from aiokafka.producer.transaction_manager import TransactionManager
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
@@ -81,6 +81,7 @@ def test_a_builder_takes_its_first_record_whatever_its_size_and_then_says_none()
         (aiokafka.AIOKafkaProducer, ["_txn_manager"]),
         (Fetcher, ["_closed", "_fetch_task", "_subscriptions", "_fetch_max_wait_ms", "_fetch_min_bytes"]),
         (GroupCoordinator, ["generation", "_coordination_task", "_metadata_snapshot"]),
+        (TopicPartitionState, ["_position", "highwater", "lso"]),
         (faust_consumer.Consumer, ["flow_active", "can_resume_flow", "callback"]),
         (faust.Worker, ["spinner"]),
     ],
