@@ -9,11 +9,13 @@ import socket
 from pathlib import Path
 from typing import Final
 
+from cli import shapes
 from cli.reach import reach
 from cli.reset import partition_folders, refuse_if_used
 from cli.shapes import compare
 from core.errors import DataFolderError, HomunculusError, ModelError, SettingsError, TopicError
 from core.settings import Guarantee
+from engine import rights
 from engine.app import App
 from engine.connection import Connection
 from engine.embedded import HOST, PORT, Answer, answer_at, find_binary
@@ -43,6 +45,12 @@ async def transactions(app: App, connection: Connection) -> str:
         f"HOMUNCULUS_GUARANTEE is {Guarantee.EXACTLY_ONCE.value}, but this broker has no transactions: "
         "workers would run at_least_once"
     )
+
+
+async def may(app: App, connection: Connection) -> str:
+    """Whether the broker lets workers do what they must."""
+    await rights.check(connection, app.needed_rights(connection, shapes.topics(app).values()))
+    return "a worker may do all that it must" if connection.idempotent else "this broker knows none"
 
 
 async def topics(app: App, connection: Connection) -> str:

@@ -15,6 +15,7 @@ from faust.cli.base import AppCommand, cli, option
 
 from cli.report import Report
 from core.errors import HomunculusError
+from engine.admission import REFUSED, in_words
 from engine.app import App
 
 FAULT = 1
@@ -52,7 +53,8 @@ class OperatorCommand(AppCommand):
         try:
             report = asyncio.run(self.answer(**options))
         except (HomunculusError, KafkaError, OSError, TimeoutError) as error:
-            report = Report({"error": type(error).__name__, "message": str(error) or type(error).__name__}, ok=False)
+            words = in_words(error) if isinstance(error, REFUSED) else str(error) or type(error).__name__
+            report = Report({"error": type(error).__name__, "message": words}, ok=False)
             print(f"{self.prog_name}: {report.document['message']}", file=sys.stderr)
         if self.json:
             print(json.dumps(report.document, ensure_ascii=False, indent=2))

@@ -8,9 +8,10 @@ from cli.doctor import Doctor
 from cli.models import Models
 from cli.replay import Replay
 from cli.reset import Reset
+from cli.send import Send
 from cli.tables import Tables
 from cli.topics import Topics
 
 without("model", "clean-versions")
 
-__all__ = ["Agents", "Doctor", "Models", "Replay", "Reset", "Tables", "Topics"]
+__all__ = ["Agents", "Doctor", "Models", "Replay", "Reset", "Send", "Tables", "Topics"]

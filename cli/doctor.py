@@ -17,7 +17,7 @@ FAULTS: Final = (*checks.FAULTS, KafkaError)
 
 
 class Doctor(OperatorCommand):
-    """Check broker, transactions, topics, model store, device, data folder and web port; exits with 1 on a fault."""
+    """Check broker, transactions, rights, topics, store, device, data folder and web port; exits with 1 on a fault."""
 
     async def answer(self, **options: Any) -> Report:
         """Runs every check, whatever the others find."""
@@ -47,6 +47,7 @@ async def examine(app: App) -> list[dict[str, Any]]:
     await look("broker", reached())
     if connection is not None:
         await look("transactions", checks.transactions(app, connection))
+        await look("rights", checks.may(app, connection))
         await look("topics", checks.topics(app, connection))
     await look("device", checks.device(app))
     await look("store", checks.store(app))

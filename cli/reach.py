@@ -9,7 +9,7 @@ from aiokafka.errors import KafkaError
 
 from core.errors import SettingsError
 from core.settings import Settings
-from engine.admin import TopicAdmin
+from engine.admission import admitted, unanswered
 from engine.connection import Connection, client_options, connect
 from engine.embedded import HOST, PORT, Answer, answer_at
 
@@ -30,12 +30,11 @@ async def reach(settings: Settings) -> Connection:
             "worker), or set HOMUNCULUS_BROKER=kafka://host:port"
         )
     url = address(settings)
-    bootstrap, security = client_options(url)
+    bootstrap, security = client_options(url, settings)
     try:
         async with asyncio.timeout(REACH_S):
-            async with TopicAdmin(bootstrap, security):
-                pass
+            await admitted(bootstrap, security)
             return await connect(settings, url)
     except (KafkaError, OSError, TimeoutError) as error:
-        why = str(error) or f"nothing within {REACH_S:g} s"
+        why = unanswered(error, security)
         raise SettingsError(f"no broker answers at {bootstrap} ({why}): check HOMUNCULUS_BROKER") from error

@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from core.topics import TopicSpec
+from engine import rights
 from engine.admin import TopicAdmin
 from engine.codec import codec_of
 from engine.connection import Connection
@@ -29,6 +30,7 @@ async def partitions_of(connection: Connection, *names: str) -> list[TopicPartit
 
 async def ends(connection: Connection, names: list[str]) -> dict[str, dict[int, int]]:
     """Topic -> partition -> its end offset, for the topics that exist."""
+    await rights.check(connection, rights.Needed(dict.fromkeys(names, frozenset({rights.DESCRIBE}))))
     found = await partitions_of(connection, *names)
     offsets: dict[str, dict[int, int]] = {}
     if found:
@@ -61,7 +63,9 @@ async def newest(connection: Connection, topic: TopicSpec[E]) -> dict[str, E]:
     """A compacted topic: the newest value of each key, deleted ones left out. Raises what its decoder raises."""
     decode = codec_of(topic.value).decode
     raw: dict[str, bytes | None] = {}
-    partitions = await partitions_of(connection, connection.settings.topic_prefix + topic.name)
+    name = connection.settings.topic_prefix + topic.name
+    await rights.check(connection, rights.Needed({name: frozenset({rights.READ})}))
+    partitions = await partitions_of(connection, name)
     if partitions:
         options = {**connection.options, "isolation_level": connection.isolation, "auto_offset_reset": "earliest"}
         async with AIOKafkaConsumer(**options) as consumer:

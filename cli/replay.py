@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +21,7 @@ from cli.shapes import topics
 from core.errors import ScoreError, UsageError
 from core.settings import Guarantee
 from core.topics import DEAD_LETTERS, Direction
+from engine import rights
 from engine.admin import TopicAdmin
 from engine.connection import Connection
 
@@ -94,6 +95,7 @@ class Replay(OperatorCommand):
             source = source if source in inputs else settings.topic_prefix + source
             if source not in inputs:
                 raise UsageError(f"--source: {source} is no input topic; there are {', '.join(sorted(inputs))}")
+        await _check_rights(connection, [source] if source is not None else inputs, dry_run)
         tally = await replay(connection, Filter(inputs, source, error), dry_run)
         count = tally.replayed.total()
         document = {
@@ -112,6 +114,14 @@ class Replay(OperatorCommand):
             shapes = await admin.shapes()
         wanted = [name for name, spec in topics(self.ours).items() if spec.direction is Direction.IN]
         return {name: shapes[name].partitions for name in wanted if name in shapes}
+
+
+async def _check_rights(connection: Connection, sources: Iterable[str], dry_run: bool) -> None:
+    group = f"{connection.settings.app_id}-replay"
+    topics = {} if dry_run else dict.fromkeys(sources, frozenset({rights.WRITE}))
+    topics[connection.settings.topic_prefix + DEAD_LETTERS.name] = frozenset({rights.READ})
+    writes = connection.transactional and not dry_run
+    await rights.check(connection, rights.Needed(topics, group, group if writes else None))
 
 
 async def replay(connection: Connection, wanted: Filter, dry_run: bool) -> Tally:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from core.topics import ALL, Cleanup, TopicSpec, changelog
+from engine import rights
 from engine.admin import Shape, TopicAdmin
 from engine.agent import declared
 from engine.app import App
@@ -35,6 +36,7 @@ def topics(app: App) -> dict[str, TopicSpec[Any]]:
 async def compare(app: App, connection: Connection) -> list[Compared]:
     """Looks at every topic, changes none."""
     wanted = topics(app)
+    await rights.check(connection, rights.Needed(dict.fromkeys(wanted, frozenset({rights.DESCRIBE}))))
     async with TopicAdmin(connection.bootstrap, connection.security) as admin:
         shapes = await admin.shapes()
         configs = await admin.configs([name for name in wanted if name in shapes]) or {}

@@ -3,7 +3,9 @@
 HomunculusError
 ├── SettingsError    the worker doesn't start: names the setting, what it got and what it accepts
 │   ├── TopicError       a topic exists with another shape, or can't be made
-│   └── DataFolderError  the data folder can't be read or written, or another worker holds it
+│   ├── DataFolderError  the data folder can't be read or written, or another worker holds it
+│   ├── NotAdmittedError the broker doesn't take who we are, or we don't take who it is
+│   └── RightsError      the broker knows us, but doesn't let us do what we must
 ├── UsageError       the code that calls us is at fault: raised at once, where it calls
 ├── RecordError      the record goes to dead-letters, its partition goes on
 │   ├── DecodeError      not JSON, or not of the topic's type
@@ -46,6 +48,14 @@ class TopicError(SettingsError):
 
 class DataFolderError(SettingsError):
     """The data folder can't be used."""
+
+
+class NotAdmittedError(SettingsError):
+    """Password or certificate: one side doesn't take the other for what it says it is."""
+
+
+class RightsError(SettingsError):
+    """The broker doesn't let us do what we must; its message names what is missing, and on what."""
 
 
 class UsageError(HomunculusError):

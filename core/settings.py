@@ -8,7 +8,8 @@ from datetime import timedelta
 from enum import StrEnum
 from ipaddress import IPv4Address
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
+from urllib.parse import unquote
 
 from pydantic import (
     BeforeValidator,
@@ -20,12 +21,15 @@ from pydantic import (
     SecretStr,
     StringConstraints,
     ValidationError,
+    model_validator,
 )
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from core.errors import SettingsError
 
 EMBEDDED = "embedded"
+SECRETS: Final = ("broker_password", "broker_key_password", "web_token", "web_read_token")
+"""Settings that may be given as a file: HOMUNCULUS_NAME_FILE holds the path, the file nothing but the secret."""
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=200)]
 """What Kafka accepts in topic names, group ids and transactional ids."""
@@ -52,11 +56,24 @@ class Settings(BaseSettings):
     """The worker's settings. Each field tells its unit and its price."""
 
     model_config = SettingsConfigDict(
-        env_prefix="HOMUNCULUS_", env_file=".env", frozen=True, extra="ignore", env_ignore_empty=True
+        env_prefix="HOMUNCULUS_",
+        env_file=".env",
+        frozen=True,
+        extra="ignore",
+        env_ignore_empty=True,
+        hide_input_in_errors=True,
     )
 
     broker: str = EMBEDDED
-    """`embedded`, or kafka://host:port,... (the embedded one keeps everything in memory)."""
+    """`embedded`, or kafka://host:port,... (the embedded one keeps everything in memory). Secured: kafka+ssl://,
+    kafka+sasl_ssl://user@, kafka+sasl_plaintext://user@; docs/security.md has the rest. A password in it is moved to
+    broker_password."""
+    broker_password: SecretStr | None = None
+    """Of the user that the broker's URL names."""
+    broker_password_file: Path | None = None
+    broker_key_password: SecretStr | None = None
+    """Of the private key in ssl_keyfile, where it is encrypted."""
+    broker_key_password_file: Path | None = None
     app_id: Name = "homunculus"
     """Consumer group, prefix of transactional ids and of changelog topics."""
     worker_id: Name | None = None
@@ -80,8 +97,10 @@ class Settings(BaseSettings):
     web_port: Annotated[int, Field(ge=1, le=65535)] = 6066
     web_token: SecretStr | None = None
     """Bearer token for reading and writing."""
+    web_token_file: Path | None = None
     web_read_token: SecretStr | None = None
     """Bearer token for reading alone."""
+    web_read_token_file: Path | None = None
     guarantee: Guarantee = Guarantee.EXACTLY_ONCE
     """at_least_once is chosen by itself, and said, where the broker has no transactions."""
     commit_interval: Annotated[float, Field(gt=0, le=60)] = 0.05
@@ -123,13 +142,56 @@ class Settings(BaseSettings):
         try:
             return cls()
         except ValidationError as error:
-            wrong = "; ".join(
-                f"HOMUNCULUS_{'_'.join(map(str, e['loc'])).upper()}: {e['msg']} (got {e['input']!r})"
-                for e in error.errors()
-            )
-            raise SettingsError(wrong) from None
+            raise SettingsError(
+                "; ".join(_told(one["loc"], one["msg"], one["input"]) for one in error.errors())
+            ) from None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _secrets(cls, given: Any) -> Any:
+        """Secrets come out of files and out of the broker's URL, so that nothing that shows a setting shows one."""
+        values = dict(given)
+        for name in SECRETS:
+            if values.get(f"{name}_file") is not None:
+                _give(values, name, _read(name, values[f"{name}_file"]), f"HOMUNCULUS_{name.upper()}_FILE")
+        url, question, query = str(values.get("broker", EMBEDDED)).partition("?")
+        login, at, hosts = url.rpartition("@")
+        user, colon, password = _after_scheme(login).partition(":")
+        if at and colon:
+            scheme = login.removesuffix(f"{user}:{password}")
+            values["broker"] = f"{scheme}{user}@{hosts}{question}{query}"
+            _give(values, "broker_password", unquote(password), "HOMUNCULUS_BROKER")
+        return values
 
     @property
     def embedded(self) -> bool:
         """Whether the worker runs its own broker."""
         return self.broker == EMBEDDED
+
+
+def _after_scheme(url: str) -> str:
+    scheme, _, rest = url.partition("://")
+    return rest or scheme
+
+
+def _give(values: dict[str, Any], name: str, secret: str, source: str) -> None:
+    if values.get(name):
+        raise SettingsError(f"HOMUNCULUS_{name.upper()} is set, and {source} holds one too: keep one of them")
+    values[name] = secret
+
+
+def _read(name: str, path: object) -> str:
+    try:
+        secret = Path(str(path)).read_text("utf-8").rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise SettingsError(f"HOMUNCULUS_{name.upper()}_FILE is {path}, which can't be read: {why}") from None
+    if not secret:
+        raise SettingsError(f"HOMUNCULUS_{name.upper()}_FILE is {path}, which is empty")
+    return secret
+
+
+def _told(where: tuple[int | str, ...], what: str, got: object) -> str:
+    name = "_".join(map(str, where))
+    shown = "" if name in SECRETS or name == "broker" else f" (got {got!r})"
+    return f"HOMUNCULUS_{name.upper()}: {what}{shown}"

@@ -16,9 +16,10 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaError, NotControllerError, TopicAlreadyExistsError, for_code
 
-from core.errors import SettingsError, TopicError
+from core.errors import RightsError, SettingsError, TopicError
 from core.settings import Settings
 from core.topics import Cleanup, Direction, TopicSpec
+from engine.admission import REFUSED
 
 log = logging.getLogger(__name__)
 
@@ -178,6 +179,12 @@ async def _create(
     ]
     refused = await admin.create(topics) if topics else {}
     for name, (error, words) in refused.items():
+        if error in REFUSED:
+            raise RightsError(
+                f"topic {name} is not there, and the broker doesn't let us make it: grant CREATE on it or on the "
+                f"cluster, or create it yourself with {settings.partitions} partitions and "
+                f"cleanup.policy={wanted[name].cleanup.value} (docs/security.md)"
+            )
         if error is not TopicAlreadyExistsError and not error.retriable:
             raise TopicError(
                 f"topic {name} can't be created: {words}. Change HOMUNCULUS_REPLICATION (now "

@@ -20,15 +20,15 @@ from mode import loop as mode_loop
 
 from core.errors import FatalError, HomunculusError, SettingsError, UsageError
 from core.settings import Settings
-from core.topics import ALL, changelog
-from engine import bulk, logs
+from core.topics import ALL, TopicSpec, changelog
+from engine import bulk, logs, rights
 from engine.admin import ensure_topics
 from engine.agent import Agent, declared
 from engine.assignor import TaskAssignor
 from engine.batch import Slice
 from engine.changelog import POSITIONS
 from engine.clock import tick
-from engine.connection import client_options, connect, credentials
+from engine.connection import Connection, client_options, connect, credentials
 from engine.embedded import EmbeddedBroker
 from engine.engine import Engine
 from engine.publisher import Publisher
@@ -91,12 +91,13 @@ class App(faust.App):
         self._beside = tuple(background)
         self._embedded = EmbeddedBroker() if settings.embedded else None
         self._topics = {spec.name: spec for spec in ALL}
+        self._written: set[str] = set()
         self._background: list[asyncio.Task[None]] = []
         self._publisher: Publisher | None = None
         broker = f"kafka://{self._embedded.bootstrap}" if self._embedded else settings.broker
         self._broker = broker
         bulk.install()
-        bootstrap, security = client_options(broker)
+        bootstrap, security = client_options(broker, settings)
         super().__init__(
             settings.app_id,
             broker=[f"kafka://{server}" for server in bootstrap.split(",")],
@@ -131,6 +132,7 @@ class App(faust.App):
         self.engine.sources.add(name)
         if agent.event_time:
             self.engine.timed_sources.add(name)
+        self._written |= {self.engine.topic_name(spec) for spec in agent.outputs}
         topic = self.topic(name, schema=Raw(), acks=False)
 
         async def run(stream: Any) -> None:
@@ -192,7 +194,10 @@ class App(faust.App):
         engine.connection = await connect(settings, self._broker)
         changelogs = [changelog(settings.app_id, table) for table in (*engine.tables, POSITIONS)]
         topics = self._topics | {spec.name: spec for spec in changelogs}
-        await ensure_topics(engine.connection.bootstrap, topics.values(), settings, engine.connection.security)
+        needed = self.needed_rights(engine.connection, topics.values())
+        await rights.check(engine.connection, needed)
+        if await ensure_topics(engine.connection.bootstrap, topics.values(), settings, engine.connection.security):
+            await rights.check(engine.connection, rights.Needed(needed.topics))  # those that are new can be asked now
         self._publisher = Publisher(engine.connection)
         await self._publisher.start()
         for work in self._beside:
@@ -204,6 +209,10 @@ class App(faust.App):
             self._watch(tick(engine))
         _calm_collector()
         engine.profile.start()
+
+    def needed_rights(self, connection: Connection, topics: Iterable[TopicSpec[Any]]) -> rights.Needed:
+        """What the broker must let this worker do."""
+        return rights.of_worker(topics, self.engine.sources, self._written, connection)
 
     def _watch(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -7,11 +7,14 @@ import logging
 import time
 import uuid
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from aiokafka import TopicPartition
+from aiokafka.errors import KafkaError
 
-from core.errors import FencedError, HomunculusError, NotAMemberError, TaskError
+from core.errors import FencedError, HomunculusError, NotAMemberError, RightsError, TaskError
+from engine.admission import admitted
 from engine.deadline import within
 from engine.outputs import Builders
 from engine.producer import Member, Producer
@@ -66,9 +69,16 @@ class Committer:
             raise
 
     async def _started(self) -> Producer:
-        producer = Producer(self._engine.connection, self._id)
+        connection = self._engine.connection
+        producer = Producer(connection, self._id)
         try:
             await producer.start()
+        except TaskError:
+            await producer.stop()
+            with suppress(KafkaError, OSError):
+                # aiokafka's own error doesn't tell a broker that is away from one that doesn't let us in any more.
+                await admitted(connection.bootstrap, connection.security)
+            raise
         except BaseException:
             await producer.stop()
             raise
@@ -190,7 +200,7 @@ class Committer:
         """The last commit before partitions may go. Never raises."""
         try:
             await within(CLOSE_S, self.commit())
-        except (TaskError, FencedError, TimeoutError) as error:
+        except (TaskError, FencedError, RightsError, TimeoutError) as error:
             log.warning("The last commit was dropped (%s); the partitions' next owners do that work again", error)
             for task in self._engine.tasks.values():
                 task.fail(TaskError("revoked"))

@@ -5,20 +5,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-import ssl
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import urlsplit
 
 from aiokafka.client import AIOKafkaClient
 from aiokafka.codec import has_gzip, has_lz4, has_snappy, has_zstd
-from aiokafka.errors import IncompatibleBrokerVersion, KafkaError, for_code
+from aiokafka.errors import ClusterAuthorizationFailedError, IncompatibleBrokerVersion, KafkaError, for_code
 from aiokafka.protocol.transaction import InitProducerIdRequest
 from faust.auth import Credentials, SASLCredentials, SSLCredentials
 
 from core.errors import SettingsError
 from core.settings import Guarantee, Settings
+from engine import security
+from engine.admission import admitted, unanswered
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +35,7 @@ class Connection:
 
     settings: Settings
     bootstrap: str
-    security: dict[str, Any]
+    security: dict[str, Any] = field(repr=False)
     """What aiokafka's clients need beyond the address."""
     guarantee: Guarantee
     """What was asked for, or what the broker can do."""
@@ -63,55 +65,44 @@ class Connection:
         return "read_committed" if self.transactional else "read_uncommitted"
 
 
-def client_options(url: str) -> tuple[str, dict[str, Any]]:
+def client_options(url: str, settings: Settings | None = None) -> tuple[str, dict[str, Any]]:
     """Bootstrap servers, and aiokafka's security options, of kafka://, kafka+ssl://, kafka+sasl_ssl://, kafka+sasl_plaintext://.
 
-    User and password stand in the URL; ?sasl_mechanism=SCRAM-SHA-512&ssl_cafile=PATH say the rest.
-    Raises SettingsError.
+    The user stands in the URL; ?sasl_mechanism=SCRAM-SHA-512&ssl_cafile=PATH&ssl_certfile=PATH&ssl_keyfile=PATH say
+    the rest. settings: for the passwords that the URL doesn't have. Raises SettingsError.
     """
     kind, _, rest = url.partition("://")
     parts = urlsplit(f"//{rest}")  # without the scheme: urlsplit knows none with an underscore
-    scheme, _, security = kind.partition("+")
-    if scheme != "kafka" or not parts.netloc or security not in {"", "ssl", "sasl_ssl", "sasl_plaintext"}:
+    scheme, _, secured = kind.partition("+")
+    if scheme != "kafka" or not parts.netloc or secured not in {"", "ssl", "sasl_ssl", "sasl_plaintext"}:
         shown = _LOGIN.sub(r"\1***@", url)
         raise SettingsError(
-            f"HOMUNCULUS_BROKER is {shown!r}; use embedded, kafka://host:port,host:port, or kafka+sasl_ssl://user:password@host:port"
+            f"HOMUNCULUS_BROKER is {shown!r}; use embedded, kafka://host:port,host:port, or kafka+sasl_ssl://user@host:port"
         )
-    login, _, hosts = parts.netloc.rpartition("@")
-    query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
-    bootstrap = ",".join(host if ":" in host else f"{host}:9092" for host in hosts.split(","))
+    bootstrap = ",".join(host if ":" in host else f"{host}:9092" for host in parts.netloc.rpartition("@")[2].split(","))
     for host in bootstrap.split(","):
         if not host.rpartition(":")[0] or not host.rpartition(":")[2].isdecimal():
-            raise SettingsError(f"HOMUNCULUS_BROKER names {host!r}, which is no host:port")
-    options: dict[str, Any] = {}
-    if security:
-        options["security_protocol"] = security.upper()
-    if "ssl" in security:
-        options["ssl_context"] = ssl.create_default_context(cafile=query.get("ssl_cafile"))
-    if "sasl" in security:
-        user, _, password = login.partition(":")
-        options |= {
-            "sasl_mechanism": query.get("sasl_mechanism", "PLAIN"),
-            "sasl_plain_username": unquote(user),
-            "sasl_plain_password": unquote(password),
-        }
-    return bootstrap, options
+            named = "something" if "@" in parts.path + parts.query + parts.fragment else repr(host)
+            raise SettingsError(
+                f"HOMUNCULUS_BROKER names {named}, which is no host:port (in a password, / ? # and @ are written %2F "
+                "%3F %23 %40)"
+            )
+    if settings is None:
+        return bootstrap, security.options(secured, parts)
+    return bootstrap, security.options(secured, parts, settings.broker_password, settings.broker_key_password)
 
 
-def credentials(security: dict[str, Any]) -> Credentials | None:
-    """The same security options as Faust takes them, for the producer that it has itself. Raises SettingsError."""
+def credentials(security: Mapping[str, Any]) -> Credentials | None:
+    """The same security options as Faust takes them, for the producer that it has itself."""
     context = security.get("ssl_context")
     if "sasl_mechanism" not in security:
         return SSLCredentials(context) if context is not None else None
-    try:
-        return SASLCredentials(
-            username=security["sasl_plain_username"],
-            password=security["sasl_plain_password"],
-            ssl_context=context,
-            mechanism=security["sasl_mechanism"],
-        )
-    except ValueError:
-        raise SettingsError(f"HOMUNCULUS_BROKER: there is no sasl_mechanism {security['sasl_mechanism']!r}") from None
+    return SASLCredentials(
+        username=security["sasl_plain_username"],
+        password=security["sasl_plain_password"],
+        ssl_context=context,
+        mechanism=security["sasl_mechanism"],
+    )
 
 
 def check_compression(settings: Settings) -> None:
@@ -126,10 +117,10 @@ def check_compression(settings: Settings) -> None:
 
 async def connect(settings: Settings, url: str) -> Connection:
     """Waits for the broker and asks what it can do. Raises SettingsError when none answers in a minute, and for what
-    this installation can't do."""
-    bootstrap, security = client_options(url)
+    this installation can't do; NotAdmittedError at once when the broker doesn't let us in."""
+    bootstrap, secured = client_options(url, settings)
     check_compression(settings)
-    idempotent = await _gives_producer_ids(bootstrap, security)
+    idempotent = await _gives_producer_ids(bootstrap, secured)
     guarantee = settings.guarantee
     if guarantee is Guarantee.EXACTLY_ONCE and not idempotent:
         guarantee = Guarantee.AT_LEAST_ONCE
@@ -138,30 +129,38 @@ async def connect(settings: Settings, url: str) -> Connection:
             "same id)",
             bootstrap,
         )
-    return Connection(settings, bootstrap, security, guarantee, idempotent)
+    return Connection(settings, bootstrap, secured, guarantee, idempotent)
 
 
-async def _gives_producer_ids(bootstrap: str, security: dict[str, Any]) -> bool:
+async def _gives_producer_ids(bootstrap: str, secured: dict[str, Any]) -> bool:
     """Whether the broker knows idempotent producers, and with them transactions: it is asked for an id, since the
     embedded one lists the request and fails on it."""
     deadline = time.monotonic() + PATIENCE_S
     said = False
     while True:
-        client = AIOKafkaClient(bootstrap_servers=bootstrap, **security, request_timeout_ms=5000)
+        client = AIOKafkaClient(bootstrap_servers=bootstrap, **secured, request_timeout_ms=5000)
         try:
+            await admitted(bootstrap, secured)
             await client.bootstrap()
             node = client.get_random_node()
-            if node is not None and await client.ready(node):
+            if node is not None:
+                if not await client.ready(node):
+                    broker = client.cluster.broker_metadata(node)
+                    await admitted(f"{broker.host}:{broker.port}", secured)  # it tells why, where the client doesn't
                 answer = await client.send(node, InitProducerIdRequest(None, 1000))
-                if not for_code(answer.error_code).retriable or time.monotonic() > deadline:
+                error = for_code(answer.error_code)
+                if error is ClusterAuthorizationFailedError:
+                    return True  # it has them, and doesn't give us one of this kind: rights are looked at later
+                if not error.retriable or time.monotonic() > deadline:
                     return bool(answer.error_code == 0)
         except IncompatibleBrokerVersion:
             return False
-        except (KafkaError, OSError) as error:
+        except (KafkaError, OSError, TimeoutError) as error:
+            why = unanswered(error, secured)
             if time.monotonic() > deadline:
-                raise SettingsError(f"no broker answers at {bootstrap} ({error}): check HOMUNCULUS_BROKER") from error
+                raise SettingsError(f"no broker answers at {bootstrap} ({why}): check HOMUNCULUS_BROKER") from error
             if not said:
-                log.warning("No broker answers at %s yet; waiting up to %.0f s", bootstrap, PATIENCE_S)
+                log.warning("No broker answers at %s yet (%s); waiting up to %.0f s", bootstrap, why, PATIENCE_S)
                 said = True
         finally:
             await client.close()

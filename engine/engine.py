@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
 
-from core.errors import FatalError, HomunculusError
+from core.errors import FatalError, HomunculusError, RightsError
 from core.settings import Settings
 from core.topics import TopicSpec
+from engine.admission import REFUSED, in_words
 from engine.committer import Committer
 from engine.connection import Connection
 from engine.folder import WorkerFolder
@@ -259,6 +260,8 @@ class Engine:
         """From here on nothing is opened, read or written: leave the group and exit. A graceful shutdown would take
         seconds, rejoin meanwhile, and fence the healthy owner."""
         if self.dying is None:
+            if isinstance(error, REFUSED):
+                error = RightsError(in_words(error))
             self.dying = error
             if isinstance(error, (FatalError, HomunculusError)):
                 log.critical("%s", error)

@@ -12,6 +12,7 @@ from aiokafka.errors import KafkaError
 
 from core.errors import DecodeError
 from core.topics import TopicSpec
+from engine.admission import REFUSED
 from engine.codec import codec_of, explain
 from engine.connection import Connection
 
@@ -37,10 +38,12 @@ class Feed(Generic[E]):
         """Set once everything that stood there at the start has been called back with."""
 
     async def run(self) -> None:
-        """Reads for ever; a broker that goes away is waited for."""
+        """Reads for ever; a broker that goes away is waited for. Raises KafkaError when it doesn't let us."""
         while True:
             try:
                 await self._read()
+            except REFUSED:
+                raise
             except (KafkaError, OSError) as error:
                 log.warning("Reading %s: %r; trying again", self._topic.name, error)
                 await asyncio.sleep(RETRY_S)

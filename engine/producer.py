@@ -23,7 +23,8 @@ from aiokafka.errors import (
 )
 from aiokafka.producer.sender import AddOffsetsToTxnHandler, BaseHandler
 
-from core.errors import FencedError, NotAMemberError, TaskError
+from core.errors import FencedError, NotAMemberError, RightsError, TaskError
+from engine.admission import REFUSED, in_words
 from engine.connection import Connection
 from engine.deadline import within
 from engine.outputs import Builders
@@ -210,6 +211,8 @@ def _as_ours() -> Iterator[None]:
         yield
     except (ProducerFenced, InvalidProducerEpoch) as error:
         raise FencedError(type(error).__name__) from error
+    except REFUSED as error:
+        raise RightsError(in_words(error)) from error
     except (KafkaError, OSError, TimeoutError, AssertionError) as error:
         # AssertionError: aiokafka's state machine when a failed transaction is used once more.
         raise TaskError(f"the broker did not take a write: {error!r}") from error

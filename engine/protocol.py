@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from aiokafka import TopicPartition
+from aiokafka.protocol.admin import DescribeGroupsResponse_v3
 from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.types import (
     Array,
@@ -20,6 +21,7 @@ from aiokafka.protocol.types import (
     Int32,
     Int64,
     Schema,
+    String,
     TaggedFields,
 )
 
@@ -27,6 +29,7 @@ UNSTABLE_OFFSET_COMMIT = 88
 """A transaction that isn't decided yet holds the partition's offset (KIP-447)."""
 
 _TEXT = CompactString("utf-8")
+_PLAIN = String("utf-8")
 _TAGS = ("tags", TaggedFields)
 
 
@@ -277,3 +280,79 @@ class DescribeProducersRequest(Request[DescribeProducersRequest_v0]):
 
     def build(self, request_struct_class: type[DescribeProducersRequest_v0]) -> DescribeProducersRequest_v0:
         return request_struct_class(self._topics, {})
+
+
+class MetadataResponse_v8(Response):  # noqa: N801
+    API_KEY = 3
+    API_VERSION = 8
+    SCHEMA = Schema(
+        ("throttle_time_ms", Int32),
+        ("brokers", Array(("node_id", Int32), ("host", _PLAIN), ("port", Int32), ("rack", _PLAIN))),
+        ("cluster_id", _PLAIN),
+        ("controller_id", Int32),
+        (
+            "topics",
+            Array(
+                ("error_code", Int16),
+                ("topic", _PLAIN),
+                ("is_internal", Boolean),
+                (
+                    "partitions",
+                    Array(
+                        ("error_code", Int16),
+                        ("partition", Int32),
+                        ("leader", Int32),
+                        ("leader_epoch", Int32),
+                        ("replicas", Array(Int32)),
+                        ("isr", Array(Int32)),
+                        ("offline_replicas", Array(Int32)),
+                    ),
+                ),
+                ("authorized_operations", Int32),
+            ),
+        ),
+        ("cluster_authorized_operations", Int32),
+    )
+
+
+class MetadataRequest_v8(RequestStruct):  # noqa: N801
+    API_KEY = 3
+    API_VERSION = 8
+    RESPONSE_TYPE = MetadataResponse_v8
+    SCHEMA = Schema(
+        ("topics", Array(_PLAIN)),
+        ("allow_auto_topic_creation", Boolean),
+        ("include_cluster_authorized_operations", Boolean),
+        ("include_topic_authorized_operations", Boolean),
+    )
+
+
+class TopicRightsRequest(Request[MetadataRequest_v8]):
+    """Topics by name, and what we may do with each. None is created by being asked for."""
+
+    API_KEY = 3
+
+    def __init__(self, topics: Iterable[str]) -> None:
+        self._topics = list(topics)
+
+    def build(self, request_struct_class: type[MetadataRequest_v8]) -> MetadataRequest_v8:
+        return request_struct_class(self._topics, False, False, True)
+
+
+class DescribeGroupsRequest_v3(RequestStruct):  # noqa: N801
+    API_KEY = 15
+    API_VERSION = 3
+    RESPONSE_TYPE = DescribeGroupsResponse_v3
+    SCHEMA = Schema(("groups", Array(_PLAIN)), ("include_authorized_operations", Boolean))
+
+
+class GroupRightsRequest(Request[DescribeGroupsRequest_v3]):
+    """A consumer group, and what we may do with it. aiokafka's own reads the answer as an older one."""
+
+    API_KEY = 15
+
+    def __init__(self, group: str) -> None:
+        self._group = group
+
+    def build(self, request_struct_class: type[DescribeGroupsRequest_v3]) -> DescribeGroupsRequest_v3:
+        return request_struct_class([self._group], True)

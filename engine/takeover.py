@@ -21,7 +21,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.errors import KafkaError, NoError, for_code
+from aiokafka.errors import KafkaError, NoError, TopicAuthorizationFailedError, for_code
 
 from core.errors import TaskError
 from engine.connection import Connection
@@ -212,6 +212,8 @@ class Takeover:
         for node, led in by_node.items():
             answer = await client.send(node, DescribeProducersRequest(led))
             for topic, described, _ in answer.topics:
+                if any(for_code(code) is TopicAuthorizationFailedError for _, code, *_ in described):
+                    log.warning("Whose transaction is open in %s can't be seen: the right READ on it is missing", topic)
                 for partition, _, _, producers, _ in described:
                     for number, *_, open_since, _ in producers:
                         if open_since >= 0:

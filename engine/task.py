@@ -12,6 +12,7 @@ from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 
 from core.errors import DataFolderError, FencedError, TaskError
+from engine.admission import REFUSED, in_words
 from engine.batch import Slice
 from engine.changelog import Changelog
 from engine.clock import PartitionClock
@@ -100,6 +101,10 @@ class PartitionTask:
                 await self._assigned()
                 pause = REOPEN_S[0]
                 await self._failure
+            except REFUSED as error:
+                self._drop(in_words(error))
+                self.engine.fatal(error)
+                return
             except (TaskError, FencedError, KafkaError, OSError) as error:
                 self._drop(str(error))
                 log.warning(

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from aiokafka import TopicPartition
 
-from core.errors import WatchdogError
+from core.errors import HomunculusError, RightsError, WatchdogError
+from engine.admission import REFUSED, in_words
 
 if TYPE_CHECKING:
     from engine.engine import Engine
@@ -37,7 +38,7 @@ class Watchdog:
             if (wrong := self.look(time.monotonic())) is not None:
                 self._engine.fatal(wrong)
 
-    def look(self, now: float) -> WatchdogError | None:
+    def look(self, now: float) -> HomunculusError | None:
         """now: a monotonic clock's seconds."""
         engine = self._engine
         if not engine.started_consuming:
@@ -52,6 +53,8 @@ class Watchdog:
                     f"the consumer's {what} task has ended; restarting is the only way back (see the lines above; two "
                     "workers with one HOMUNCULUS_WORKER_ID end so too)"
                 )
+        if isinstance(refused := consumer._coordinator._pending_exception, REFUSED):
+            return RightsError(in_words(refused))
         if consumer._coordinator.generation > 0:
             self._member_at = now
         elif now - self._member_at > JOIN_S:

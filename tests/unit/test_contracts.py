@@ -80,7 +80,7 @@ def test_a_builder_takes_its_first_record_whatever_its_size_and_then_says_none()
         (AIOKafkaConsumer, ["_fetcher", "_coordinator", "_closed"]),
         (aiokafka.AIOKafkaProducer, ["_txn_manager"]),
         (Fetcher, ["_closed", "_fetch_task", "_subscriptions", "_fetch_max_wait_ms", "_fetch_min_bytes"]),
-        (GroupCoordinator, ["generation", "_coordination_task", "_metadata_snapshot"]),
+        (GroupCoordinator, ["generation", "_coordination_task", "_metadata_snapshot", "_pending_exception"]),
         (TopicPartitionState, ["_position", "highwater", "lso"]),
         (faust_consumer.Consumer, ["flow_active", "can_resume_flow", "callback"]),
         (faust.Worker, ["spinner"]),

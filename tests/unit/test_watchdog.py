@@ -24,7 +24,7 @@ def engine() -> Any:
     )
     consumer = SimpleNamespace(
         _closed=False,
-        _coordinator=SimpleNamespace(_coordination_task=None, generation=3),
+        _coordinator=SimpleNamespace(_coordination_task=None, _pending_exception=None, generation=3),
         _fetcher=SimpleNamespace(_fetch_task=None),
         highwater=lambda tp: 10,
     )
