@@ -12,6 +12,7 @@ from aiokafka.client import ConnectionGroup, CoordinationType
 from aiokafka.errors import (
     CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
+    GroupAuthorizationFailedError,
     InvalidProducerEpoch,
     KafkaError,
     NoError,
@@ -175,6 +176,7 @@ class _Lock(BaseHandler):
 
     def __init__(self, sender: Any, group: str, member: Member, offsets: Mapping[TopicPartition, int]) -> None:
         super().__init__(sender)
+        self._group = group
         manager = sender._txn_manager
         self._request = TxnOffsetCommitRequest(
             manager.transactional_id, group, (manager.producer_id, manager.producer_epoch), member, offsets
@@ -185,7 +187,7 @@ class _Lock(BaseHandler):
 
     def handle_response(self, response: Any) -> float | None:
         """None when it is done, else seconds until it is tried again."""
-        for _, partitions, _ in response.topics:
+        for topic, partitions, _ in response.topics:
             for _, code, _ in partitions:
                 if code in _REFUSED:
                     raise NotAMemberError(_REFUSED[code])
@@ -195,7 +197,7 @@ class _Lock(BaseHandler):
                 if error in (CoordinatorLoadInProgressError, UnknownTopicOrPartitionError):
                     return float(self._default_backoff)
                 if error is not NoError:
-                    raise error
+                    raise error(self._group if error is GroupAuthorizationFailedError else topic)
         return None
 
     def handle_error(self) -> float:

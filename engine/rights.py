@@ -68,7 +68,7 @@ def of_worker(
     topics: dict[str, set[str]] = {settings.topic_prefix + spec.name: {DESCRIBE} for spec in specs}
     for names, operation in ((sources, READ), (outputs, WRITE)):
         for name in names:
-            topics[name].add(operation)
+            topics.setdefault(name, {DESCRIBE}).add(operation)
     for spec in specs:
         ours = topics[settings.topic_prefix + spec.name]
         if spec.direction is not Direction.IN:

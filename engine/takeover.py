@@ -120,7 +120,7 @@ class Takeover:
         codes = {answer.error_code, *(p[4] for _, partitions, _ in answer.topics for p in partitions)}
         for code in codes - {UNSTABLE_OFFSET_COMMIT}:
             if (error := for_code(code)) is not NoError:
-                raise error
+                raise error(self._connection.settings.app_id)
         return UNSTABLE_OFFSET_COMMIT in codes
 
     async def _reader(self) -> AIOKafkaConsumer:
