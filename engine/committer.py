@@ -127,7 +127,7 @@ class Committer:
         """Whether the group lets us write for these partitions. While it deals them anew it may not: then later."""
         try:
             locks = {tp: position for task in tasks for tp, position in task.positions().items()}
-            await producer.begin(self._member, locks, ())
+            await producer.begin(self._member, locks, [task.marked for task in tasks])
         except NotAMemberError:
             if not self._engine.rebalancing:
                 raise

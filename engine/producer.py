@@ -35,6 +35,8 @@ ANSWER_S: Final = 30.0
 """Seconds for one step. aiokafka gives up by itself after 15, unless its sender has died: then it never would."""
 TRANSACTION_S: Final = 20
 """Seconds after which the broker aborts a transaction that nobody ends."""
+ADDED_S: Final = 0.001
+"""Seconds between two looks whether the partitions of a transaction have been added."""
 _BATCH_EXTRA: Final = 65_536
 """Room for a record's headers and frame beside the largest value."""
 _REQUEST: Final = 32 << 20
@@ -92,7 +94,8 @@ class Producer:
     async def begin(
         self, member: Member, locks: Mapping[TopicPartition, int], targets: Iterable[TopicPartition]
     ) -> None:
-        """Opens a transaction and tells the broker what it will touch.
+        """Opens a transaction and tells the broker what it will touch: targets first, so that whoever finds a lock
+        finds by its partition whose it is (engine/takeover.py).
 
         locks: source partition -> position. The group coordinator takes them from the partition's owner alone, and
         until the transaction ends nobody gets a stable offset there: a new owner waits for us, or fences us. So
@@ -105,20 +108,28 @@ class Producer:
                 await self._producer.begin_transaction()
                 self._open = True
                 self._locked.clear()
-            if missing := {tp: at for tp, at in locks.items() if tp not in self._locked}:
-                await within(ANSWER_S, self._lock(member, missing))
-                self._locked.update(missing)
             manager = self._producer._txn_manager
+            missing = {tp: at for tp, at in locks.items() if tp not in self._locked}
+            if missing:
+                await within(ANSWER_S, self._join_group())
             for target in targets:
                 manager.maybe_add_partition_to_txn(target)
             manager.notify_task_waiter()
+            if missing:
+                await within(ANSWER_S, self._lock(member, missing))
+                self._locked.update(missing)
 
-    async def _lock(self, member: Member, offsets: Mapping[TopicPartition, int]) -> None:
+    async def _join_group(self) -> None:
         sender = self._producer._sender
         done = sender._txn_manager._txn_consumer_group is not None
         while not done:
             node = await sender._find_coordinator(CoordinationType.TRANSACTION, self._id)
             done = await AddOffsetsToTxnHandler(sender, self._group).do(node)
+
+    async def _lock(self, member: Member, offsets: Mapping[TopicPartition, int]) -> None:
+        sender = self._producer._sender
+        while sender._txn_manager.partitions_to_add():
+            await asyncio.sleep(ADDED_S)
         done = False
         while not done:
             node = await sender._find_coordinator(CoordinationType.GROUP, self._group)

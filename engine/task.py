@@ -348,6 +348,11 @@ class PartitionTask:
         """Where the finished prefix of each source ends."""
         return {TopicPartition(topic, self.partition): t.position for topic, t in self._trackers.items()}
 
+    @property
+    def marked(self) -> TopicPartition:
+        """Where its markers go: every commit of it has one."""
+        return self._changelog.positions
+
     def targets(self) -> list[TopicPartition]:
         """What its next commit will write to, as far as is known by now."""
         touched = [name for name, shard in self._shards.items() if shard.touched]

@@ -20,7 +20,7 @@ from core.settings import Settings
         ("MAX_RECORD", "1", "HOMUNCULUS_MAX_RECORD"),
         ("WEB_BIND", "everywhere", "HOMUNCULUS_WEB_BIND"),
         ("PARTITION", "8", "did you mean HOMUNCULUS_PARTITIONS?"),
-        ("STANDBYS", "1", "HOMUNCULUS_STANDBYS is not a setting"),
+        ("CANARY", "1", "HOMUNCULUS_CANARY is not a setting"),
     ],
 )
 def test_what_is_wrong_is_named(monkeypatch: pytest.MonkeyPatch, variable: str, value: str, told: str) -> None:
