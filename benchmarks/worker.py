@@ -55,6 +55,12 @@ class Worker:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
+    def kill(self) -> None:
+        """SIGKILL, for it and what it started."""
+        process, self._process = self._running, None
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
     def hold(self) -> None:
         """Stops its clock while a topic is filled: seconds, far less than any session timeout."""
         self._running.send_signal(signal.SIGSTOP)
