@@ -212,7 +212,7 @@ def transport(fresh: Fresh) -> None:
 
 
 def commands_of_ours(fresh: Fresh) -> dict[str, Any]:
-    assert set(commands.__all__) == {"Agents", "Doctor", "Models", "Replay", "Reset", "Tables", "Topics"}
+    assert set(commands.__all__) == {"Agents", "Doctor", "Models", "Replay", "Reset", "Send", "Tables", "Topics"}
     return dict(cli.commands)
 
 
