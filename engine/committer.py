@@ -28,6 +28,9 @@ log = logging.getLogger(__name__)
 
 AHEAD_S: Final = (0.003, 0.5)
 """A transaction is begun ahead of its commit by this much: less isn't worth it, more would keep it open for nothing."""
+EARLIER: Final = 1 / 3
+"""Of the interval, at most: slow commits must not come ever more often."""
+SMOOTHING: Final = 0.1
 CLOSE_S: Final = 5.0
 """What the last commit may take when partitions are revoked; not committed by then: aborted."""
 
@@ -101,12 +104,13 @@ class Committer:
         self._work.set()
 
     async def run(self) -> None:
-        """Commits for ever."""
-        engine = self._engine
-        last = time.monotonic()
+        """Commits for ever. What readers wait counts until a commit has ended, so it begins as much earlier as the last
+        ones took."""
+        interval = self._engine.settings.commit_interval
+        last, took = time.monotonic(), 0.0
         while True:
             await self._work.wait()
-            due = last + engine.settings.commit_interval
+            due = last + interval - min(took, EARLIER * interval)
             await _until(due - AHEAD_S[1])
             try:
                 if due - time.monotonic() > AHEAD_S[0]:
@@ -114,6 +118,7 @@ class Committer:
                 await _until(due)
                 last = time.monotonic()
                 await self.commit()
+                took += SMOOTHING * (time.monotonic() - last - took)
             except (TaskError, FencedError) as error:
                 await self.failed(error)
 
