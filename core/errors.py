@@ -164,6 +164,10 @@ class TaskError(HomunculusError):
     """The partition's task is dropped and opened again from what is committed."""
 
 
+class CorruptStoreError(TaskError):
+    """A partition's store has turned out to be damaged: it is rebuilt from the changelogs."""
+
+
 class FatalError(HomunculusError):
     """The process exits at once, non-zero."""
 

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar, get_type_hints
 import msgspec
 from pydantic import ValidationError
 
-from core.errors import DecodeError, FatalError, KeyMismatchError, RecordError, TaskError, UsageError
+from core.errors import CorruptStoreError, DecodeError, FatalError, KeyMismatchError, RecordError, TaskError, UsageError
 from core.topics import TopicSpec
 from engine.batch import Batch, Slice, working_on
 from engine.codec import codec_of, explain
@@ -100,6 +100,9 @@ class Stream(Generic[E]):
         Returns whether there was a batch to blame.
         """
         batch, self._batch = self._batch, None
+        if isinstance(error, CorruptStoreError):
+            self._reopening = asyncio.create_task(self.engine.committer.failed(error))
+            return True
         if batch is None:
             return isinstance(error, TaskError)
         unfinished = [s for s in batch.slices if not s.done and not s.stale]

@@ -7,6 +7,7 @@ import logging
 import shutil
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -23,11 +24,15 @@ from rocksdict import (
     WriteOptions,
 )
 
-from core.errors import DataFolderError, TaskError
+from core.errors import CorruptStoreError, DataFolderError, HomunculusError, TaskError
 
 log = logging.getLogger(__name__)
 
 _META: Final = b"meta"
+_CORRUPT: Final = "Corruption"
+"""What RocksDB's text begins with when files are damaged."""
+_DAMAGED: Final = "DAMAGED"
+"""A file in the folder of a store that could not be read."""
 _BLOCK_CACHE: Final = 64 << 20
 _WRITE_BUFFERS: Final = 128 << 20
 _BULK_BUFFER: Final = 8 << 20
@@ -102,6 +107,8 @@ class PartitionStore:
         path, options = str(self.path), self.memory.options(bulk)
         self._bulk = bulk
         try:
+            if (self.path / _DAMAGED).exists():
+                shutil.rmtree(self.path)
             self.path.mkdir(parents=True, exist_ok=True)
             existing = Rdict.list_cf(path) if (self.path / "CURRENT").exists() else []
             families = {name: self.memory.options(bulk) for name in existing if name != "default"}
@@ -109,19 +116,21 @@ class PartitionStore:
             for table in self._tables:
                 if table not in existing:
                     self._db.create_column_family(table, self.memory.options(bulk))
+            raw = self._db.get(_META)
         except Exception as error:  # rocksdict raises plain Exception with RocksDB's text
             self._diagnose(error)
+            return
         # Views by table: after close() a live one would keep the LOCK, so close() drops them.
-        assert self._db is not None
         self._views = {table: self._db.get_column_family(table) for table in self._tables}
         self._handles = {table: self._db.get_column_family_handle(table) for table in self._tables}
-        raw = self._db.get(_META)
         self.meta = msgspec.msgpack.decode(raw, type=Meta) if raw else Meta()
 
     def _diagnose(self, error: Exception) -> None:
+        if (opened := getattr(self, "_db", None)) is not None:
+            opened.close()
         self._db = None
         text = str(error)
-        if "Corruption" in text:
+        if _CORRUPT in text or ("MANIFEST" in text and "No such file" in text):
             log.error("%s is corrupt (%s): it is rebuilt from the changelogs", self.path, text)
             shutil.rmtree(self.path)
             self._open()
@@ -135,13 +144,29 @@ class PartitionStore:
         ) from error
 
     def get(self, table: str, key: bytes) -> bytes | None:
-        """The value at the last checkpoint. Raises TaskError once closed."""
-        value: bytes | None = self._view(table).get(key)
+        """The value at the last checkpoint. Raises TaskError once closed, CorruptStoreError."""
+        with self._reading():
+            value: bytes | None = self._view(table).get(key)
         return value
 
     def get_many(self, table: str, keys: Sequence[bytes]) -> list[bytes | None]:
         """Values of many keys."""
-        return cast("list[bytes | None]", self._view(table).get(list(keys)))
+        with self._reading():
+            return cast("list[bytes | None]", self._view(table).get(list(keys)))
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """What can't be read is noted in the folder: whoever opens it next, in this process or another, wipes it."""
+        try:
+            yield
+        except HomunculusError:
+            raise
+        except Exception as error:  # rocksdict raises plain Exception with RocksDB's text
+            raise self._damaged(error) from error
+
+    def _damaged(self, error: Exception) -> CorruptStoreError:
+        (self.path / _DAMAGED).touch()
+        return CorruptStoreError(f"{self.path} is damaged ({error}): it is rebuilt from the changelogs")
 
     def write(self, changes: Mapping[str, Mapping[bytes, bytes | None]], meta: Meta | None = None) -> None:
         """Committed values (None deletes) and, with the last of them, what they stand for. Raises DataFolderError.
@@ -219,6 +244,8 @@ class PartitionStore:
         try:
             db.write(batch)
         except Exception as error:  # rocksdict raises plain Exception with RocksDB's text
+            if _CORRUPT in str(error):
+                raise self._damaged(error) from error
             raise DataFolderError(f"{self.path} can't be written ({error}): is the disk full?") from error
 
     def scan(self, table: str, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:

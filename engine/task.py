@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 
-from core.errors import DataFolderError, FencedError, TaskError
+from core.errors import CorruptStoreError, DataFolderError, FencedError, TaskError
 from engine.admission import REFUSED, in_words
 from engine.batch import Slice
 from engine.changelog import Changelog
@@ -415,6 +415,8 @@ class PartitionTask:
             store.write({}, meta)
             async with self.engine.committer.lock:
                 self._tidy([shard for shard, _ in taken])
+        except CorruptStoreError as error:
+            await self.engine.committer.failed(error)
         except TaskError:
             return  # the task is closed, or opened anew: this checkpoint is only older than it could be
         except DataFolderError as error:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
+import shutil
 import threading
 from pathlib import Path
 
 import pytest
 
-from core.errors import TaskError
+from core.errors import CorruptStoreError, TaskError
 from engine import store as module
 from engine.store import Meta, PartitionStore, RocksMemory
 
@@ -93,3 +95,45 @@ def test_a_restore_is_told_when_rocksdb_is_behind(tmp_path: Path, monkeypatch: p
         store._flush()
     assert store.behind(TABLE)
     store.close()
+
+
+@pytest.mark.parametrize("damage", ["flipped", "cut", "gone"])
+def test_a_damaged_store_gives_the_right_values_or_none_at_all(tmp_path: Path, damage: str) -> None:
+    chance = random.Random(7)
+    values = {b"k%04d" % n: chance.randbytes(40) for n in range(2000)}
+    whole = tmp_path / "whole"
+    store = PartitionStore(whole, ["t"], RocksMemory())
+    store.begin_restore()
+    store.restore("t", values)
+    store.restored(Meta("life", {"source": 1}, {"t": 2000}, 3))
+    store.close()
+    for file in sorted(path.name for path in whole.iterdir() if path.suffix == ".sst" or "MANIFEST" in path.name):
+        folder = tmp_path / f"{damage}-{file}"
+        shutil.copytree(whole, folder)
+        harm(folder / file, damage, chance)
+        store = PartitionStore(folder, ["t"], RocksMemory())
+        try:
+            found = {key: store.get("t", key) for key in values}
+        except CorruptStoreError:
+            store.close()
+            store = PartitionStore(folder, ["t"], RocksMemory())  # as its task does
+            found = {key: store.get("t", key) for key in values}
+            assert not any(found.values())
+        if store.meta == Meta():
+            assert not any(found.values()), "values without what they stand for"
+        else:
+            assert found == values
+        store.close()
+
+
+def harm(path: Path, damage: str, chance: random.Random) -> None:
+    if damage == "gone":
+        path.unlink()
+        return
+    content = bytearray(path.read_bytes())
+    if damage == "cut":
+        del content[len(content) // 2 :]
+    else:
+        for _ in range(3):
+            content[chance.randrange(len(content))] ^= 0xFF
+    path.write_bytes(content)
