@@ -46,8 +46,9 @@ class Marker(msgspec.Struct, frozen=True):
     incarnation: str
     positions: dict[str, int]
     watermark: int
-    changelogs: dict[str, int] = {}
-    """Table -> offset behind its last record. Without transactions, what lies beyond belongs to no commit."""
+    changelogs: dict[str, int] | None = None
+    """Table -> offset behind its last record; what lies beyond belongs to no commit. None: it came with a transaction,
+    and all that is committed belongs to it."""
 
 
 class Changelog:
@@ -80,7 +81,7 @@ class Changelog:
     def marker(self, producer: Producer, positions: dict[str, int], watermark: int) -> Builders:
         """The last record of a commit. Without transactions it is sent when the others are there, and noted: it never
         speaks of records that aren't."""
-        ends = {} if self._transactional else dict(self._ends)
+        ends = None if self._transactional else dict(self._ends)
         marker = Marker(self._incarnation, positions, watermark, ends)
         return {self.positions: _batches(producer, [(_MARKER, msgspec.json.encode(marker))])}
 
@@ -144,7 +145,8 @@ class Changelog:
         rest: float,
     ) -> tuple[int, int]:
         start = store.meta.changelogs.get(table, 0)
-        complete = sys.maxsize if self._transactional else marker.changelogs.get(table, 0)
+        # As the marker was written, not as we would: the guarantee may have been another one then.
+        complete = sys.maxsize if marker.changelogs is None else marker.changelogs.get(table, 0)
         orphans: set[bytes] = set()
         count = 0
         said = time.monotonic()
@@ -167,7 +169,7 @@ class Changelog:
             await _until_room(store, table)
         if orphans:
             self.orphans[table] = orphans
-        return count, (await consumer.position(tp)) if self._transactional else max(complete, start)
+        return count, (await consumer.position(tp)) if marker.changelogs is None else max(complete, start)
 
     async def _newest_marker(self, consumer: AIOKafkaConsumer) -> Marker | None:
         tp = self._topics[POSITIONS]

@@ -184,8 +184,9 @@ class Committer:
     async def failed(self, error: TaskError | FencedError) -> None:
         """Every open task goes back to what is committed, with a new producer."""
         engine = self._engine
+        told = TaskError("the group deals its partitions anew") if isinstance(error, NotAMemberError) else error
         for task in engine.tasks.values():
-            task.fail(error)
+            task.fail(told)
         await self._discard()
         if isinstance(error, FencedError) and not engine.rebalancing:
             if not await engine.still_owner():

@@ -54,15 +54,15 @@ class Connection:
     def end(self, asked: int, highwater: int | None) -> int:
         """Where a partition ends for us. asked: what the broker answers; highwater: what its fetches said, if any.
 
-        With transactions it is the answer alone: the high watermark counts what isn't decided yet, which may never
-        be read. The embedded broker answers with the last batch's first record; its high watermark is right.
+        Where there are transactions it is the answer alone: the high watermark counts what isn't decided yet, which
+        may never be read. The embedded broker answers with the last batch's first record; its high watermark is right.
         """
-        return asked if self.transactional or not asked else max(asked, highwater or 0)
+        return asked if self.idempotent or not asked else max(asked, highwater or 0)
 
     @property
     def isolation(self) -> str:
-        """How our own consumers read."""
-        return "read_committed" if self.transactional else "read_uncommitted"
+        """How our own consumers read: what was given up counts for nothing, whatever guarantee we have ourselves."""
+        return "read_committed" if self.idempotent else "read_uncommitted"
 
 
 def client_options(url: str, settings: Settings | None = None) -> tuple[str, dict[str, Any]]:

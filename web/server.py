@@ -177,6 +177,8 @@ class WebServer(Service):
             if "Allow" in error.headers:
                 response.headers["Allow"] = error.headers["Allow"]
             return response
+        except ConnectionResetError:
+            return answers.fault(400, "the client has gone")  # nobody reads it, and there is nothing to log
         except Exception as error:
             if (status := status_of(error)) is not None:
                 return answers.refusal(error, status)

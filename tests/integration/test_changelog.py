@@ -144,3 +144,30 @@ async def test_a_long_replay_in_bulk_gives_the_same_as_a_short_one(rig: Rig, mon
     _, _, long = await rig.owner()
     assert content(long) == content(short) == {b"k%d" % k: b"4" * 100 for k in range(300) if k % 6}
     assert long.meta == short.meta
+
+
+@pytest.mark.parametrize("first", list(Guarantee))
+async def test_state_outlives_a_change_of_guarantee(
+    kafka: Broker, prefix: str, tmp_path: Path, first: Guarantee
+) -> None:
+    second = next(other for other in Guarantee if other is not first)
+    rigs = []
+    for guarantee in (first, second):
+        settings = Settings(app_id=f"{prefix}app", topic_prefix=prefix, partitions=1, guarantee=guarantee)
+        rigs.append(Rig(await connect(settings, kafka.url), tmp_path))
+    bulk.install()
+    specs = [changelog(f"{prefix}app", name) for name in (TABLE, POSITIONS)]
+    await ensure_topics(kafka.bootstrap, specs, rigs[0].connection.settings)
+    before, after = rigs
+    producer, log, _ = await before.owner()
+    await before.commit(producer, log, [(b"a", b"1"), (b"b", b"2")], 10)
+    await before.half_a_commit(producer, log, [(b"a", b"9"), (b"new", b"1")])
+    if first is Guarantee.EXACTLY_ONCE:
+        await (await before.owner())[0].stop()  # what ends the dead one's transaction; else it times out
+    for rig in (after, before):
+        producer, log, store = await rig.owner()
+        assert content(store) == {b"a": b"1", b"b": b"2"}
+        assert store.meta.positions == {"source": 10}
+        undone: Items = [(key, store.get(TABLE, key)) for keys in log.orphans.values() for key in keys]
+        await rig.commit(producer, log, undone, 10)
+        await producer.stop()

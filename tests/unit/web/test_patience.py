@@ -26,6 +26,21 @@ async def test_an_answer_that_takes_too_long_is_given_up(start: Start, monkeypat
         assert answer.status == 504
 
 
+async def test_a_client_that_goes_in_the_middle_of_its_request_leaves_no_line_in_the_log(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker = (await start()).own(0, 1, 2, 3)
+    _, writer = await asyncio.open_connection("127.0.0.1", worker.app.settings.web_port)
+    head = ["POST /models/churn HTTP/1.1", "Host: 127.0.0.1", "Content-Type: application/json", "Content-Length: 50"]
+    writer.write("\r\n".join([*head, "", "{}"]).encode())
+    await writer.drain()
+    writer.close()
+    await writer.wait_closed()
+    status, _ = await worker.get("/tables")
+    assert status == 200
+    assert "A web view failed" not in caplog.text
+
+
 async def _drip() -> AsyncIterator[bytes]:
     yield b'{"active"'
     await asyncio.Event().wait()
