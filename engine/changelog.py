@@ -107,7 +107,7 @@ class Changelog:
         consumer.pause(*self._tables)
         marker = await self._newest_marker(consumer)
         if marker is None:
-            marker = Marker("", {}, -1)
+            marker = Marker("", {}, -1, {})  # no commit has ended, so nothing belongs to one
         self._incarnation = marker.incarnation or self._incarnation
         if store.meta.incarnation not in ("", marker.incarnation):
             log.warning("%s belongs to changelogs that are gone: it is rebuilt from those that are there", store.path)

@@ -171,3 +171,12 @@ async def test_state_outlives_a_change_of_guarantee(
         undone: Items = [(key, store.get(TABLE, key)) for keys in log.orphans.values() for key in keys]
         await rig.commit(producer, log, undone, 10)
         await producer.stop()
+
+
+async def test_the_very_first_commit_counts_for_nothing_when_its_owner_dies_in_it(rig: Rig) -> None:
+    producer, log, _ = await rig.owner()
+    await rig.half_a_commit(producer, log, [(b"a", b"1")])
+    producer, log, store = await rig.owner()
+    assert content(store) == {}
+    assert store.meta.positions == {}
+    await producer.stop()
