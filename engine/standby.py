@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from aiokafka import AIOKafkaConsumer
 from aiokafka.errors import KafkaError
 
-from core.errors import DataFolderError, TaskError
+from core.errors import CorruptStoreError, DataFolderError, TaskError
 from engine.changelog import Changelog, changelog_reader
 from engine.store import PartitionStore
 
@@ -48,7 +48,11 @@ class Copy:
             self._opening = asyncio.create_task(asyncio.to_thread(PartitionStore, folder, tables, engine.memory))
         self.store = await asyncio.shield(self._opening)
         began = time.monotonic()
-        await Changelog(engine.connection, self.partition, tables).catch_up(reader, self.store, REST)
+        try:
+            await Changelog(engine.connection, self.partition, tables).catch_up(reader, self.store, REST)
+        except CorruptStoreError:
+            await self.close()  # the next look opens it, and whoever opens a damaged store wipes it
+            raise
         self.current_at = began
 
     async def close(self) -> None:

@@ -145,6 +145,7 @@ class PartitionTask:
         restored = await self._changelog.replay(store)  # read_committed, up to the end of this moment
         replayed = time.monotonic()
         self._sent_to = 0
+        self._sender = None
         self._dirty = False
         self._shards = {name: table.shard(store) for name, table in tables.items()}
         self._trackers = {t: OffsetTracker(store.meta.positions.get(t, 0)) for t in self.topics}
@@ -313,18 +314,22 @@ class PartitionTask:
 
     async def _send_at_once(self) -> None:
         """Without transactions outputs don't wait for the commit: one request in flight, the next takes all since."""
+        outbox = self._outbox
         try:
             producer = await self.engine.committer.producer()
-            while self._outbox:
-                staged = self._outbox.staged
-                await producer.send(self._outbox.take())
-                self._sent_to = staged
-                await self._tell_commit()
+            while outbox and outbox is self._outbox:
+                staged = outbox.staged
+                await producer.send(outbox.take())
+                if outbox is self._outbox:  # else the task has opened anew meanwhile, and counts from nothing
+                    self._sent_to = staged
+                    await self._tell_commit()
         except (TaskError, FencedError) as error:
-            # What was taken is lost here, and other tasks use the same producer: all of them reopen.
-            await self.engine.committer.failed(error)
+            if self.open and outbox is self._outbox:
+                # What was taken is lost here, and other tasks use the same producer: all of them reopen.
+                await self.engine.committer.failed(error)
         finally:
-            self._sender = None
+            if self._sender is asyncio.current_task():
+                self._sender = None
 
     async def _tell_commit(self) -> None:
         async with self._sent:
