@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from typing import Final
+from urllib.request import urlopen
 
 import msgspec
 import numpy as np
@@ -17,7 +19,7 @@ from benchmarks.load import Load, Publisher
 from benchmarks.open_loop import due_ns, generator
 from benchmarks.reader import Reader
 from benchmarks.registry import Result, benchmark
-from benchmarks.scoring import DRAIN_S
+from benchmarks.scoring import DRAIN_S, START_S
 from benchmarks.worker import Worker, WorkerFailedError
 from core.topics import OBSERVATIONS, PREDICTIONS
 
@@ -25,8 +27,8 @@ KEYS: Final = 500_000
 RATE: Final = 500
 SECONDS: Final = 40.0
 KILL_S: Final = 8.0
-SETTLE_S: Final = 15.0
-"""For the second worker to get its half, and for copies to catch up."""
+FRESH_S: Final = 3.0
+"""A copy that is no further behind has caught up."""
 SESSION_TIMEOUT_S: Final = 6.0
 LATE_S: Final = 60.0
 
@@ -43,7 +45,8 @@ def failover(lab: Lab) -> Iterator[Result]:
                 Publisher(lab.bootstrap).publish(run.topic(OBSERVATIONS.name), Load().new_sessions(0, KEYS))
                 victim.wait_until(lambda: reader.read(0.05) >= KEYS, DRAIN_S, "prediction of each session")
             stack.enter_context(heir)
-            time.sleep(SETTLE_S)
+            settled = partial(_settled, heir, lab.partitions // 2, standbys)
+            heir.wait_until(settled, START_S, "half of the partitions")
             wait = _longest_wait(lab, run, victim)
         yield Result(
             f"failover: {'with a copy' if standbys else 'without copies'}",
@@ -63,6 +66,18 @@ def _worker(lab: Lab, run: Run, name: str, standbys: int) -> Worker:
         SESSION_TIMEOUT=str(SESSION_TIMEOUT_S),
         STANDBYS=str(standbys),
     )
+
+
+def _settled(worker: Worker, share: int, standbys: int) -> bool:
+    """Whether it has its share of the partitions, and current copies of the others if there are to be any."""
+    try:
+        with urlopen(f"{worker.url}/tables", timeout=5) as answer:
+            partitions = msgspec.json.decode(answer.read())["partitions"]
+    except OSError:
+        return False
+    ages = list(partitions["copies"].values())
+    fresh = [age for age in ages if age is not None and age < FRESH_S]
+    return len(partitions["open"]) == share and len(fresh) == (share if standbys else 0)
 
 
 def _longest_wait(lab: Lab, run: Run, victim: Worker) -> float:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -41,7 +42,7 @@ def rebalance(lab: Lab) -> Iterator[Result]:
         steps: list[tuple[str, Callable[[], object]]] = [("a worker joins", lambda: stack.enter_context(workers[1]))]
         steps.append(("another joins", lambda: stack.enter_context(workers[2])))
         for worker, name in zip(workers, "abc", strict=True):
-            steps.append((f"restart of {name}", lambda worker=worker: _restart(worker)))  # type: ignore[misc]
+            steps.append((f"restart of {name}", partial(_restart, worker)))
         waits = _waits(lab, run, steps)
         conditions = lab.conditions(rate=RATE, commit_interval_s=COMMIT_S, session_timeout_s=SESSION_TIMEOUT_S)
         for what, wait in waits.items():

@@ -55,6 +55,11 @@ class Worker:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
+    @property
+    def url(self) -> str:
+        """Where its views are, of one of ours."""
+        return f"http://127.0.0.1:{self._environment['HOMUNCULUS_WEB_PORT']}"
+
     def kill(self) -> None:
         """SIGKILL, for it and what it started."""
         process, self._process = self._running, None
