@@ -18,7 +18,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError, NoError, TopicAuthorizationFailedError, for_code
@@ -46,8 +46,19 @@ LOOK_S: Final = 0.02
 STOP_S: Final = 5.0
 LOOK_BACK: Final = 100
 
+ONGOING: Final = "Ongoing"
+"""A transaction that its coordinator knows to be open."""
+
 EndOwn = Callable[[Iterable[TopicPartition], bool], Awaitable[None]]
 """Writes markers to partitions in the name of this worker's own producer; True commits."""
+
+
+class _Transaction(NamedTuple):
+    """What a coordinator says of a transactional id."""
+
+    node: int
+    producer: int
+    state: str
 
 
 class Takeover:
@@ -133,21 +144,24 @@ class Takeover:
         nodes = [broker.nodeId for broker in client.cluster.brokers()]
         return [(node, await client.send(node, request())) for node in nodes]
 
-    async def _transactions(self) -> dict[str, tuple[int, int]]:
-        """Our application's transactional ids, this worker's left out: the node that coordinates each, its producer."""
+    async def _transactions(self) -> dict[str, _Transaction]:
+        """What is known under our application's transactional ids, this worker's left out.
+
+        Another application's may be among them, where its name begins like ours.
+        """
         ours = f"{self._connection.settings.app_id}-"
         found = {}
         for node, answer in await self._ask_all(ListTransactionsRequest):
-            for transactional_id, producer, _, _ in answer.transactions:
+            for transactional_id, producer, state, _ in answer.transactions:
                 if transactional_id.startswith(ours) and transactional_id != self._own_id:
-                    found[transactional_id] = (node, producer)
+                    found[transactional_id] = _Transaction(node, producer, state)
         return found
 
     async def _writers_of(self, positions: TopicPartition) -> list[str]:
         """Transactional ids whose open transaction has a partition in it."""
         by_node: dict[int, list[str]] = {}
-        for transactional_id, (node, _) in (await self._transactions()).items():
-            by_node.setdefault(node, []).append(transactional_id)
+        for transactional_id, transaction in (await self._transactions()).items():
+            by_node.setdefault(transaction.node, []).append(transactional_id)
         client = (await self._reader())._client
         writers = []
         for node, ids in by_node.items():
@@ -183,24 +197,27 @@ class Takeover:
 
     async def _end_hanging(self, hanging: list[TopicPartition], positions: TopicPartition) -> None:
         commit = await self._newest_is_visible(positions)
-        log.warning(
-            "Partition %d: the broker left a transaction open in %s; it is %s, as its positions say",
-            positions.partition,
-            ", ".join(sorted(tp.topic for tp in hanging)),
-            "committed" if commit else "aborted",
-        )
-        numbers = await self._open_producers(hanging)
-        owners = {producer: name for name, (_, producer) in (await self._transactions()).items()}
-        for number, partitions in numbers.items():
-            if number in owners:
-                producer = Producer(self._connection, owners[number])
-                try:
-                    await producer.start()
-                    await producer.end_empty(partitions, commit=commit)
-                finally:
-                    await producer.stop()
-            else:
+        transactions = await self._transactions()
+        owners = {transaction.producer: name for name, transaction in transactions.items()}
+        for number, partitions in (await self._open_producers(hanging)).items():
+            owner = owners.get(number)
+            if owner is not None and transactions[owner].state == ONGOING:
+                continue  # its coordinator knows of it, and it has nothing of our positions: another application's
+            log.warning(
+                "Partition %d: the broker left a transaction open in %s; it is %s, as its positions say",
+                positions.partition,
+                ", ".join(sorted(tp.topic for tp in partitions)),
+                "committed" if commit else "aborted",
+            )
+            if owner is None:
                 await self._end_own(partitions, commit)
+                continue
+            producer = Producer(self._connection, owner)
+            try:
+                await producer.start()
+                await producer.end_empty(partitions, commit=commit)
+            finally:
+                await producer.stop()
 
     async def _open_producers(self, partitions: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
         """Producer ids with the partitions in which their transactions are open."""

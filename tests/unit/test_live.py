@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ from models.features import parse
 from models.inference import InferenceThread
 from models.live import LiveModels
 from models.manifest import Manifest
+from models.runtime import Runtime
 from models.store import ModelStore
 from models.swap import ARROWS, Course, Stage
 from tests.unit.graphs import folder, linear
@@ -300,19 +302,28 @@ async def test_a_broken_store_is_told_as_a_model_error_and_the_next_attempt_succ
     assert await bench.answer() == ("1", 0.1)
 
 
-async def test_the_event_loop_keeps_its_beat_while_a_version_loads(bench: Bench) -> None:
-    beats = 0
+@pytest.mark.parametrize(("owner", "step"), [(ModelStore, "fetch"), (Runtime, "__init__")])
+async def test_the_event_loop_goes_on_while_a_version_loads(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, owner: type, step: str
+) -> None:
+    loads, turned = threading.Event(), threading.Event()
+    real = getattr(owner, step)
 
-    async def beat() -> None:
-        nonlocal beats
-        while True:
-            beats += 1
+    def slow(*args: Any, **options: Any) -> Any:
+        loads.set()
+        assert turned.wait(10), "the event loop stood still"
+        return real(*args, **options)
+
+    async def turn() -> None:
+        while not loads.is_set():
             await asyncio.sleep(0)
+        turned.set()
 
-    beating = asyncio.create_task(beat())
+    monkeypatch.setattr(owner, step, slow)
+    turning = asyncio.create_task(turn())
     await bench.deploy("1")
-    beating.cancel()
-    assert beats > 10
+    await turning
+    assert await bench.answer() == ("1", 0.1)
 
 
 @pytest.mark.parametrize("stage", list(Stage))
