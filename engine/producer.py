@@ -13,7 +13,9 @@ from aiokafka.errors import (
     CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
     GroupAuthorizationFailedError,
+    IllegalOperation,
     InvalidProducerEpoch,
+    KafkaConnectionError,
     KafkaError,
     NoError,
     NotCoordinatorError,
@@ -123,17 +125,25 @@ class Producer:
         sender = self._producer._sender
         done = sender._txn_manager._txn_consumer_group is not None
         while not done:
+            self._check_alive()
             node = await sender._find_coordinator(CoordinationType.TRANSACTION, self._id)
             done = await AddOffsetsToTxnHandler(sender, self._group).do(node)
 
     async def _lock(self, member: Member, offsets: Mapping[TopicPartition, int]) -> None:
         sender = self._producer._sender
         while sender._txn_manager.partitions_to_add():
+            self._check_alive()
             await asyncio.sleep(ADDED_S)
         done = False
         while not done:
+            self._check_alive()
             node = await sender._find_coordinator(CoordinationType.GROUP, self._group)
             done = await _Lock(sender, self._group, member, offsets).do(node)
+
+    def _check_alive(self) -> None:
+        """aiokafka's sender dies of a broker that goes away, and tells only those who wait for a batch of theirs."""
+        if self._producer._sender.sender_task.done():
+            raise KafkaConnectionError("the connection was lost in the middle of a transaction")
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[None]:
@@ -144,11 +154,13 @@ class Producer:
                 await self._end(commit=True)
 
     async def end_empty(self, targets: Iterable[TopicPartition], *, commit: bool) -> None:
-        """A transaction without records, that writes its marker to each target: it decides what is open there."""
+        """A transaction without records, that writes its marker to each target and to the group's offsets: it decides
+        what this producer has open there."""
         with _as_ours():
             if self._open:
                 await self._end(commit=True)
             await self.begin((-1, "", None), {}, targets)
+            await within(ANSWER_S, self._join_group())
             await self._end(commit=commit)
 
     async def _end(self, commit: bool) -> None:
@@ -226,6 +238,6 @@ def _as_ours() -> Iterator[None]:
         raise FencedError(type(error).__name__) from error
     except REFUSED as error:
         raise RightsError(in_words(error)) from error
-    except (KafkaError, OSError, TimeoutError, AssertionError) as error:
-        # AssertionError: aiokafka's state machine when a failed transaction is used once more.
+    except (KafkaError, IllegalOperation, OSError, TimeoutError, AssertionError) as error:
+        # IllegalOperation, AssertionError: aiokafka's state machine when a failed transaction is used once more.
         raise TaskError(f"the broker did not take a write: {error!r}") from error

@@ -8,7 +8,8 @@ or hangs in the middle of a transaction; its transactional id is taken from it, 
 And there are transactions whose markers a broker forgot when it stopped. Seen on Kafka 4.4 (one broker, stopped under
 load, 3 times in 50): the coordinator has logged CompleteCommit, but in some partitions the marker is missing. What
 lies behind is invisible to read_committed readers, and the next commit of the same producer makes it visible, decided
-or not. They are ended as the positions say: committed if the newest positions record is visible, else aborted.
+or not. They are ended as the positions say: committed if the newest positions record is visible, else aborted. Where
+the marker is missing in the group's offsets (seen once), nobody would ever get a lock again.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ LOOK_S: Final = 0.02
 STOP_S: Final = 5.0
 LOOK_BACK: Final = 100
 
+OFFSETS: Final = "__consumer_offsets"
+"""Where groups' offsets are, and so our transactions' locks."""
 ONGOING: Final = "Ongoing"
 """A transaction that its coordinator knows to be open."""
 
@@ -85,11 +88,7 @@ class Takeover:
         sources: the input's partitions; positions: the changelog of markers; changelogs: those of tables. Outputs are
         decided as far as we can: others may write there. Raises KafkaError, TaskError.
         """
-        began = time.monotonic()
-        while await self._unstable(sources):
-            if time.monotonic() - began > GRACE_S:
-                await self._fence_writers_of(positions)
-            await asyncio.sleep(LOOK_S)
+        await self._until_stable(sources, positions)
         ours = {positions, *changelogs}
         targets = [*ours, *outputs]
         written = await _ends(await self._reader(), targets)
@@ -109,6 +108,23 @@ class Takeover:
             if waited > HANGING_S and not ended:
                 ended = True
                 await self._end_hanging(hanging, positions)
+            elif waited > GRACE_S:
+                await self._fence_writers_of(positions)
+            await asyncio.sleep(LOOK_S)
+
+    async def _until_stable(self, sources: Sequence[TopicPartition], positions: TopicPartition) -> None:
+        began = time.monotonic()
+        ended = False
+        while await self._unstable(sources):
+            waited = time.monotonic() - began
+            if waited > GIVE_UP_S:
+                raise TaskError(
+                    f"partition {positions.partition}: somebody's transaction holds the group's offsets, and does not "
+                    f"end (kafka-transactions.sh find-hanging --topic {OFFSETS} shows whose)"
+                )
+            if waited > HANGING_S and not ended:
+                ended = True
+                await self._end_locks(positions.partition)
             elif waited > GRACE_S:
                 await self._fence_writers_of(positions)
             await asyncio.sleep(LOOK_S)
@@ -211,13 +227,28 @@ class Takeover:
             )
             if owner is None:
                 await self._end_own(partitions, commit)
-                continue
-            producer = Producer(self._connection, owner)
-            try:
-                await producer.start()
-                await producer.end_empty(partitions, commit=commit)
-            finally:
-                await producer.stop()
+            else:
+                await self._end_in_the_name_of(owner, partitions, commit)
+
+    async def _end_locks(self, partition: int) -> None:
+        """A marker that is missing in the group's offsets alone. What they say is read by nobody, so it is aborted."""
+        log.warning("Partition %d: the broker left a transaction open in %s; it is aborted", partition, OFFSETS)
+        await self._end_own((), False)
+        client = (await self._reader())._client
+        await _known(client, [OFFSETS])
+        numbers = client.cluster.partitions_for_topic(OFFSETS) or ()
+        holders = await self._open_producers([TopicPartition(OFFSETS, number) for number in numbers])
+        for name, transaction in (await self._transactions()).items():
+            if transaction.producer in holders and transaction.state != ONGOING:
+                await self._end_in_the_name_of(name, (), False)
+
+    async def _end_in_the_name_of(self, name: str, targets: Iterable[TopicPartition], commit: bool) -> None:
+        producer = Producer(self._connection, name)
+        try:
+            await producer.start()
+            await producer.end_empty(targets, commit=commit)
+        finally:
+            await producer.stop()
 
     async def _open_producers(self, partitions: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
         """Producer ids with the partitions in which their transactions are open."""
@@ -250,10 +281,14 @@ class Takeover:
 
 async def _ends(consumer: AIOKafkaConsumer, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
     # aiokafka alone would learn one unknown topic a try, with 100 ms between two tries.
-    for tp in partitions:
-        consumer._client.add_topic(tp.topic)
-    await consumer._client._maybe_wait_metadata()
+    await _known(consumer._client, {tp.topic for tp in partitions})
     return await consumer.end_offsets(partitions)  # type: ignore[no-any-return]
+
+
+async def _known(client: Any, topics: Iterable[str]) -> None:
+    for topic in topics:
+        client.add_topic(topic)
+    await client._maybe_wait_metadata()
 
 
 async def _started(connection: Connection, isolation: str) -> AIOKafkaConsumer:

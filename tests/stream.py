@@ -181,17 +181,8 @@ class Reader:
     def __init__(self, bootstrap: str, topic: str) -> None:
         self.topic = topic
         self.records: list[Record] = []
-        self._consumer = Consumer(
-            {
-                **_client(bootstrap),
-                "group.id": f"{topic}-reader",
-                "isolation.level": "read_committed",
-                "enable.auto.commit": False,
-                "enable.partition.eof": True,
-                "fetch.message.max.bytes": 4_000_000,
-            }
-        )
         self._bootstrap = bootstrap
+        self._consumer = self._new_consumer()
         self._admin = self._new_admin()
         self._positions: dict[int, int] = {}
         self._at_end: set[int] = set()
@@ -201,12 +192,17 @@ class Reader:
         """Reads on to what is committed now; returns how many records were read in all, 0 while there is no topic."""
         if not self._positions and not self._assign():
             return 0
-        deadline = time.monotonic() + within_s
+        moved = time.monotonic()
+        deadline = moved + within_s
         ends = self._ends()
         self._read()  # at least once: Tansu's answer can be too small
         while ends is None or any(self._positions[partition] < end for partition, end in ends.items()):
             assert time.monotonic() < deadline, f"{self.topic}: {ends=}, read {self._positions}, {self.trouble=}"
-            self._read()
+            if self._read():
+                moved = time.monotonic()
+            elif time.monotonic() > moved + STUCK_S:
+                moved = time.monotonic()
+                self._reconnect()
             ends = ends or self._ends()
         return len(self.records)
 
@@ -223,8 +219,9 @@ class Reader:
         """Lets the broker go."""
         self._consumer.close()
 
-    def _read(self) -> None:
-        """Takes what is at hand."""
+    def _read(self) -> bool:
+        """Takes what is at hand. Returns whether there was anything."""
+        before = dict(self._positions)
         for message in self._consumer.consume(10_000, 0.05):
             error = message.error()
             if error is None:
@@ -240,6 +237,13 @@ class Reader:
                 self._at_end.add(partition)
             elif error.code() not in _PASSING:
                 raise KafkaException(error)
+        return before != self._positions
+
+    def _reconnect(self) -> None:
+        """librdkafka can stay behind for ever after a broker's restart (seen once, "leader epoch is newer")."""
+        self._consumer.close()
+        self._consumer = self._new_consumer()
+        self._consumer.assign([TopicPartition(self.topic, number, at) for number, at in self._positions.items()])
 
     def _assign(self) -> bool:
         metadata = self._consumer.list_topics(self.topic, 10.0).topics[self.topic]
@@ -260,10 +264,24 @@ class Reader:
             self._admin = self._new_admin()  # the old one keeps the leader's epoch that a restart made stale
             return None
 
+    def _new_consumer(self) -> Consumer:
+        return Consumer(
+            {
+                **_client(self._bootstrap),
+                "group.id": f"{self.topic}-reader",
+                "isolation.level": "read_committed",
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "fetch.message.max.bytes": 4_000_000,
+            }
+        )
+
     def _new_admin(self) -> AdminClient:
         return AdminClient(_client(self._bootstrap))
 
 
+STUCK_S: Final = 5.0
+"""A reader that is behind and gets nothing for so long connects anew."""
 _PASSING: Final = {KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE, KafkaError._TRANSPORT}
 """While a broker is away."""
 

@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
 
+from core.settings import Settings
+from engine.connection import connect
+from engine.producer import Producer
 from tests.chaos.conftest import OwnKafka
 from tests.rig import Rig, rig_on
 from tests.worker import until
@@ -37,6 +40,35 @@ async def test_what_hangs_is_never_believed_and_holds_nothing_up(own_kafka: OwnK
         until(worker.ready, 60, what="the worker opens behind the hanging transaction", alive=[worker])
         sender.send(1000)
         rig.assert_exact()
+
+
+@pytest.mark.parametrize("own_kafka", [LETS_IT_HANG], indirect=True)
+@pytest.mark.parametrize("name", ["a", "somebody"])
+async def test_a_lock_that_nobody_would_ever_open_is_opened(own_kafka: OwnKafka, tmp_path: Path, name: str) -> None:
+    with rig_on(own_kafka.broker, tmp_path, partitions=2) as rig:
+        worker = rig.worker("a").start()
+        rig.deploy()
+        sender = rig.sender().send(1000)
+        rig.wait_predictions()
+        assert worker.terminate() == 0
+
+        await leave_locked(rig, name)
+        sender.send(1000)
+        worker.start()
+        until(worker.ready, 60, what="the worker opens in spite of the lock", alive=[worker])
+        rig.assert_exact()
+
+
+async def leave_locked(rig: Rig, name: str) -> None:
+    """As the worker of that name would, without telling the coordinator: the group's offsets of both partitions are
+    about to change, for ever."""
+    app_id = f"{rig.prefix}app"
+    settings = Settings(app_id=app_id, topic_prefix=rig.prefix)
+    producer = Producer(await connect(settings, rig.broker.url), f"{app_id}-{name}")
+    await producer.start()
+    await producer._producer.begin_transaction()
+    await producer._lock((-1, "", None), {TopicPartition(rig.topic("observations"), n): 1 for n in range(2)})
+    await producer.stop()
 
 
 async def leave_hanging(rig: Rig) -> None:

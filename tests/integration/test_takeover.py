@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.errors import KafkaError
 
-from core.errors import FencedError, NotAMemberError
+from core.errors import FencedError, NotAMemberError, TaskError
 from core.settings import Settings
 from core.topics import OBSERVATIONS, PREDICTIONS, TopicSpec, changelog
 from engine.admin import ensure_topics
@@ -48,9 +49,7 @@ class Rig:
     async def write(self, producer: Producer) -> None:
         """Locks the partition and writes a marker, without an end."""
         await producer.begin(self.member, {self.source: 7}, [self.positions])
-        builder = producer.new_builder()
-        builder.append(timestamp=None, key=b"marker", value=b"{}")
-        await producer.send({self.positions: [builder]})
+        await producer.send({self.positions: [marker(producer)]})
 
     async def takeover(self) -> None:
         """As a task does that opens. Returns when everything is decided."""
@@ -80,6 +79,13 @@ class Rig:
             return found
         finally:
             await reader.stop()
+
+
+def marker(producer: Producer) -> Any:
+    """A batch of one record."""
+    builder = producer.new_builder()
+    builder.append(timestamp=None, key=b"marker", value=b"{}")
+    return builder
 
 
 @pytest.fixture
@@ -141,6 +147,21 @@ async def test_a_lock_that_was_left_behind_is_taken_too_with_nothing_written(rig
     await rig.takeover()
     with pytest.raises(FencedError):
         await rig.write(former)
+
+
+async def test_a_producer_that_lost_its_broker_in_the_middle_says_so_at_once_and_never_stops_the_worker(
+    rig: Rig,
+) -> None:
+    former = await rig.producer("former")
+    await rig.write(former)
+    former._producer._txn_manager.fatal_error(KafkaError("the connection was lost"))  # as its sender does when it dies
+    former._producer._sender.sender_task.cancel()
+    async with asyncio.timeout(LIMIT_S / 6):
+        await asyncio.wait([former._producer._sender.sender_task])
+        with pytest.raises(TaskError):
+            await former.begin(rig.member, {TopicPartition(rig.source.topic, 1): 0}, [rig.output])
+    with pytest.raises(TaskError):
+        await former.send({rig.positions: [marker(former)]})
 
 
 async def test_another_applications_transaction_in_an_output_is_left_alone_and_holds_nobody_up_for_ever(
