@@ -125,14 +125,14 @@ class Committer:
     async def _begin(self) -> None:
         async with self.lock:
             producer, tasks = self._working(), self._at_work()
-            if producer is not None and await self._locked(producer, tasks):
-                await producer.begin(self._member, {}, {tp for task in tasks for tp in task.targets()})
+            if producer is not None:
+                await self._locked(producer, tasks)
 
     async def _locked(self, producer: Producer, tasks: list[PartitionTask]) -> bool:
         """Whether the group lets us write for these partitions. While it deals them anew it may not: then later."""
         try:
             locks = {tp: position for task in tasks for tp, position in task.positions().items()}
-            await producer.begin(self._member, locks, [task.marked for task in tasks])
+            await producer.begin(self._member, locks, {tp for task in tasks for tp in task.targets()})
         except NotAMemberError:
             if not self._engine.rebalancing:
                 raise

@@ -80,6 +80,7 @@ class PartitionTask:
         self._shards: dict[str, Shard] = {}
         self._dirty = False
         self._closing = False
+        self._written_to: set[TopicPartition] = set()
         self._store: PartitionStore | None = None
         self._checkpointed = time.monotonic()
         self._meta: Meta | None = None
@@ -353,15 +354,10 @@ class PartitionTask:
         """Where the finished prefix of each source ends."""
         return {TopicPartition(topic, self.partition): t.position for topic, t in self._trackers.items()}
 
-    @property
-    def marked(self) -> TopicPartition:
-        """Where its markers go: every commit of it has one."""
-        return self._changelog.positions
-
-    def targets(self) -> list[TopicPartition]:
-        """What its next commit will write to, as far as is known by now."""
+    def targets(self) -> set[TopicPartition]:
+        """What its next commit will write to, as far as is known by now: most write to what the last one did."""
         touched = [name for name, shard in self._shards.items() if shard.touched]
-        return [*self._changelog.targets(touched), *self._outbox.targets]
+        return {*self._changelog.targets(touched), *self._outbox.targets, *self._written_to}
 
     def take(self, producer: Producer) -> Taken:
         """What is finished and not yet committed; committed_to() or fail() must follow."""
@@ -370,12 +366,15 @@ class PartitionTask:
         for table, keys in self._changelog.orphans.items():
             written = {key for key, _ in changes[table]}
             changes[table] += [(k, self._shards[table].stored(k)) for k in keys - written]
+        records = self._changelog.records(producer, changes)
+        outputs = self._outbox.take() if self.engine.exactly_once else {}
+        self._written_to = {*records, *outputs}
         return Taken(
             {topic: tracker.position for topic, tracker in self._trackers.items()},
             self.watermark,
             changes,
-            self._changelog.records(producer, changes),
-            self._outbox.take() if self.engine.exactly_once else {},
+            records,
+            outputs,
             self._outbox.staged,
         )
 
