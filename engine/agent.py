@@ -28,11 +28,17 @@ class Stream(Generic[E]):
     """What an agent iterates over. Asking for the next batch finishes the one before."""
 
     def __init__(
-        self, engine: Engine, topic: TopicSpec[E], polls: AsyncIterator[list[Slice[E]]], event_time: bool = False
+        self,
+        engine: Engine,
+        topic: TopicSpec[E],
+        polls: AsyncIterator[list[Slice[E]]],
+        event_time: bool = False,
+        early: bool = False,
     ) -> None:
         self.engine = engine
         self.topic = topic
         self._event_time = event_time
+        self._early = early
         self._polls = polls
         self._alone: deque[Slice[E]] = deque()
         self._decode = codec_of(topic.value).decode
@@ -50,6 +56,7 @@ class Stream(Generic[E]):
             slices = [s for s in await self._next_slices() if not s.stale]
             for s in slices:
                 s.begun = True
+                s.early = self._early
                 self._decode_slice(s)
                 if not s.events:
                     s.finish()
@@ -169,6 +176,8 @@ class Agent(Generic[E]):
     """Topics that it writes to, beside those of core/topics.py."""
     event_time: bool = False
     """Whether its events move the watermark, and late ones go to `late`."""
+    early: bool = False
+    """Whether its outputs leave before their commit."""
 
     @property
     def name(self) -> str:
@@ -177,7 +186,7 @@ class Agent(Generic[E]):
 
     async def run(self, engine: Engine, polls: AsyncIterator[list[Slice[E]]]) -> None:
         """The body for ever: an error costs it a record, never the partition."""
-        stream = Stream(engine, self.topic, polls, self.event_time)
+        stream = Stream(engine, self.topic, polls, self.event_time, self.early)
         while True:
             try:
                 await self.body(stream)
@@ -196,19 +205,21 @@ declared: list[Agent[Any]] = []
 
 
 def agent(
-    topic: TopicSpec[E], outputs: Iterable[TopicSpec[Any]] = (), *, event_time: bool = False
+    topic: TopicSpec[E], outputs: Iterable[TopicSpec[Any]] = (), *, event_time: bool = False, early: bool = False
 ) -> Callable[[Body[E]], Body[E]]:
     """Declares a function over the batches of a topic: `async def score(stream: Stream[Observation])`.
 
     outputs: your own topics that it writes to; they are created with the others when the worker starts.
     event_time: its events move the partition's watermark by their `ts` (ms since epoch), late ones go to `late`, and
     what is due fires between two events (docs/event_time.md).
+    early: what it sends can't wait for the commit. It leaves at once, with the header `early`; its state is as exact as
+    ever, but a crash may repeat these outputs, as at_least_once may (docs/guarantees.md).
     """
     if event_time and "ts" not in get_type_hints(topic.value):
         raise UsageError(f"{topic.value.__qualname__} has no field ts: event time is read from there")
 
     def declare(body: Body[E]) -> Body[E]:
-        declared.append(Agent(topic, body, tuple(outputs), event_time))
+        declared.append(Agent(topic, body, tuple(outputs), event_time, early))
         return body
 
     return declare

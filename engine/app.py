@@ -130,6 +130,7 @@ class App(faust.App):
         name = self.engine.topic_name(agent.topic)
         self._topics |= {spec.name: spec for spec in (agent.topic, *agent.outputs)}
         self.engine.sources.add(name)
+        self.engine.has_early |= agent.early
         if agent.event_time:
             self.engine.timed_sources.add(name)
         self._written |= {self.engine.topic_name(spec) for spec in agent.outputs}

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
 from aiokafka.cluster import ClusterMetadata
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
-from faust.assignor.client_assignment import ClientAssignment
+from faust.assignor.client_assignment import ClientAssignment, ClientMetadata
 from faust.assignor.partition_assignor import PartitionAssignor
 
 Numbers = Mapping[str, set[int]]
@@ -69,6 +70,27 @@ class TaskAssignor(PartitionAssignor):
     """Faust's assignor groups topics by equal partition count and identical subscribers: in a rolling upgrade that
     adds a topic two workers would get partition p of different groups, and fence each other for ever. Ours has one
     group. A member gets of each number the topics that it reads; one that nobody reads yet waits."""
+
+    fits: bool
+    """Whether what we were dealt last was dealt to what we are now. The group deals nothing anew when a member comes
+    back under its name (KIP-345), so the first assignment may be one of an older release at another address."""
+
+    def on_assignment(self, assignment: ConsumerProtocolMemberMetadata) -> None:
+        """Takes over what the group has dealt."""
+        dealt: Any = ClientMetadata.loads(self._decompress(assignment.user_data))
+        self._assignment = dealt.assignment
+        self._topic_groups = dict(dealt.topic_groups)
+        self._active_tps = self._assignment.active_tps
+        self._standby_tps = self._assignment.standby_tps
+        self.changelog_distribution = dealt.changelog_distribution
+        self.external_topic_distribution = dealt.external_topic_distribution
+        topics = {topic for topic, _ in assignment.assignment}
+        self.fits = dealt.url == str(self._url) and topics in (set(), self._read)
+
+    def metadata(self, topics: set[str]) -> ConsumerProtocolMemberMetadata:
+        """What the group's leader is told of us."""
+        self._read = set(topics)
+        return super().metadata(topics)
 
     def _perform_assignment(
         self, cluster: ClusterMetadata, member_metadata: Mapping[str, ConsumerProtocolMemberMetadata]

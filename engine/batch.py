@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from core.errors import OutputTooLargeError, UsageError
 from core.events import Source
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 E = TypeVar("E")
 T = TypeVar("T")
+
+EARLY: Final = ("early", b"1")
+"""Header of an output that left before its commit: a crash may repeat it, or make another one of the same input."""
 
 _current: ContextVar[Slice[Any]] = ContextVar("slice")
 
@@ -43,6 +46,7 @@ class Slice(Generic[E]):
         "changed",
         "done",
         "dropped",
+        "early",
         "epoch",
         "events",
         "first",
@@ -70,6 +74,8 @@ class Slice(Generic[E]):
         """Whether it must not share a batch: an agent failed on records around it."""
         self.begun = False
         """Whether an agent works on it, or has."""
+        self.early = False
+        """Whether its outputs leave at once, as its agent has declared."""
         self.newest = -1
         """Newest event time in it, ms since epoch: moves the partition's watermark."""
         self.marks: list[int] | None = None
@@ -113,7 +119,7 @@ class Slice(Generic[E]):
         headers: Sequence[Headers],
         partition: int | None = None,
     ) -> None:
-        """Stages outputs: they leave with the state and the positions, or not at all.
+        """Stages outputs: they leave with the state and the positions, or not at all; an early agent's leave at once.
 
         partition: where to, by default this slice's own. Raises OutputTooLargeError, and UsageError for a topic that
         the worker has not made sure of: the broker would be asked for it for ever.
@@ -127,7 +133,11 @@ class Slice(Generic[E]):
                 f"an output for {topic.name} has {largest} bytes; HOMUNCULUS_MAX_RECORD allows {limit}"
             )
         name = self.task.engine.topic_name(topic)
-        self.outputs.append(Staged(name, keys, values, headers, self.partition if partition is None else partition))
+        target = self.partition if partition is None else partition
+        if not self.early:
+            self.outputs.append(Staged(name, keys, values, headers, target))
+        elif not self.stale:
+            self.task.send_early(Staged(name, keys, values, [[*of_one, EARLY] for of_one in headers], target))
 
     def send(self, topic: TopicSpec[T], key: str, value: T, at: int = 0) -> None:
         """Stages one output of record number `at` of the slice, with its headers."""
@@ -146,6 +156,7 @@ class Slice(Generic[E]):
         for record, event in zip(self.records, self.events, strict=True):
             part: Slice[E] = Slice(self.task, self.topic, [record])
             part.epoch = self.epoch
+            part.early = self.early
             part.events = [event]
             parts.append(part)
         if self.marks is not None:

@@ -44,6 +44,7 @@ class Committer:
         """Of a worker with a name it outlives the process: a restart ends at once what the last one left open."""
         self._member: Member = (-1, "", None)
         self._producer: asyncio.Task[Producer] | None = None
+        self._early: asyncio.Task[Producer] | None = None
         self._takeover: Takeover | None = None
         self._work = asyncio.Event()
         self.lock = asyncio.Lock()
@@ -62,7 +63,7 @@ class Committer:
     async def producer(self) -> Producer:
         """The worker's producer, started. Raises FencedError, TaskError."""
         if self._producer is None:
-            self._producer = asyncio.create_task(self._started())
+            self._producer = asyncio.create_task(self._started(self._id))
         starting = self._producer
         try:
             return await asyncio.shield(starting)
@@ -71,9 +72,23 @@ class Committer:
                 self._producer = None
             raise
 
-    async def _started(self) -> Producer:
+    async def early_producer(self) -> Producer:
+        """Of what doesn't wait for a commit: without transactions nothing does. Raises FencedError, TaskError."""
+        if not self._engine.exactly_once:
+            return await self.producer()
+        if self._early is None:
+            self._early = asyncio.create_task(self._started(None))
+        starting = self._early
+        try:
+            return await asyncio.shield(starting)
+        except HomunculusError:
+            if self._early is starting:
+                self._early = None
+            raise
+
+    async def _started(self, transactional_id: str | None) -> Producer:
         connection = self._engine.connection
-        producer = Producer(connection, self._id)
+        producer = Producer(connection, transactional_id)
         try:
             await producer.start()
         except TaskError:
@@ -155,8 +170,8 @@ class Committer:
                 return
             tasks = [task for task in tasks if task.open]
             taken = [task.take(producer) for task in tasks]
-            if not self._engine.exactly_once:
-                await asyncio.gather(*(task.until_sent(part.staged) for task, part in zip(tasks, taken, strict=True)))
+            for task, part in zip(tasks, taken, strict=True):
+                await task.until_sent(part.early)
             records: Builders = {}
             for part in taken:
                 for target, batches in (*part.outputs.items(), *part.records.items()):
@@ -196,8 +211,8 @@ class Committer:
 
     async def _discard(self) -> None:
         self._work.clear()
-        started, self._producer = self._producer, None
-        if started is not None:
+        producers, self._producer, self._early = (self._producer, self._early), None, None
+        for started in filter(None, producers):
             await asyncio.wait([started])
             if not started.exception():
                 await started.result().stop()

@@ -58,6 +58,8 @@ class Engine:
         self.memory = RocksMemory()
         self.committer = Committer(self)
         self.standbys = Standbys(self)
+        self.has_early = False
+        """Whether an agent's outputs leave before their commit."""
         self.epoch = 0
         """Counts assignments: what was fetched under an older one is given back."""
         self.rebalancing = False

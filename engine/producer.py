@@ -53,9 +53,10 @@ Member = tuple[int, str, str | None]
 class Producer:
     """Sends whole record batches. Every error is a FencedError or a TaskError, and after one it is of no more use."""
 
-    def __init__(self, connection: Connection, transactional_id: str) -> None:
+    def __init__(self, connection: Connection, transactional_id: str | None) -> None:
+        """transactional_id: None for one that never waits for a commit."""
         settings = connection.settings
-        self.transactional = connection.transactional
+        self.transactional = connection.transactional and transactional_id is not None
         self._group = settings.app_id
         self._id = transactional_id
         self._open = False

@@ -13,7 +13,7 @@ from aiokafka.errors import KafkaError
 
 from core.errors import CorruptStoreError, DataFolderError, FencedError, TaskError
 from engine.admission import REFUSED, in_words
-from engine.batch import Slice
+from engine.batch import Slice, Staged
 from engine.changelog import Changelog
 from engine.clock import PartitionClock
 from engine.offsets import OffsetTracker
@@ -53,8 +53,8 @@ class Taken(NamedTuple):
     records: Builders
     """The changes, for the changelogs."""
     outputs: Builders
-    staged: int
-    """Outputs that were ever staged: without transactions all of them must have left before the commit."""
+    early: int
+    """Outputs so far that don't wait for a commit: all of them must have left before this one."""
 
 
 class PartitionTask:
@@ -81,6 +81,8 @@ class PartitionTask:
         self._dirty = False
         self._closing = False
         self._written_to: set[TopicPartition] = set()
+        self._early: Outbox | None = None
+        """What doesn't wait for a commit: all outputs without transactions, else those of early agents."""
         self._store: PartitionStore | None = None
         self._checkpointed = time.monotonic()
         self._meta: Meta | None = None
@@ -130,6 +132,9 @@ class PartitionTask:
         self._failure = asyncio.get_running_loop().create_future()
         self._changelog = Changelog(connection, self.partition, list(tables))
         self._outbox = Outbox((await engine.committer.producer()).new_builder)
+        self._early = None if engine.exactly_once else self._outbox
+        if engine.exactly_once and engine.has_early:
+            self._early = Outbox((await engine.committer.early_producer()).new_builder)
         sources = [TopicPartition(topic, self.partition) for topic in self.topics]
         if connection.transactional:
             self.reason = "waiting until its former owner's work is decided"
@@ -294,7 +299,7 @@ class PartitionTask:
     @property
     def staged_room(self) -> bool:
         """Whether more outputs may be staged."""
-        return self._outbox.count < MAX_STAGED
+        return all(box.count < MAX_STAGED for box in (self._outbox, self._early) if box is not None)
 
     def _settle(self, s: Slice[Any]) -> None:
         for shard, change in s.changed:
@@ -306,7 +311,16 @@ class PartitionTask:
 
     def _settled(self) -> None:
         self._touch()
-        if self._outbox and self._sender is None and not self.engine.exactly_once:
+        self._hurry()
+
+    def send_early(self, staged: Staged) -> None:
+        """An output that doesn't wait for the commit of its event; the commit waits for it."""
+        assert self._early is not None
+        self._early.add(staged)
+        self._hurry()
+
+    def _hurry(self) -> None:
+        if self._early and self._sender is None:
             self._sender = asyncio.create_task(self._send_at_once())
 
     def _touch(self) -> None:
@@ -314,18 +328,19 @@ class PartitionTask:
         self.engine.committer.wake()
 
     async def _send_at_once(self) -> None:
-        """Without transactions outputs don't wait for the commit: one request in flight, the next takes all since."""
-        outbox = self._outbox
+        """What doesn't wait for the commit: one request in flight, the next takes all since."""
+        outbox = self._early
+        assert outbox is not None
         try:
-            producer = await self.engine.committer.producer()
-            while outbox and outbox is self._outbox:
+            producer = await self.engine.committer.early_producer()
+            while outbox and outbox is self._early:
                 staged = outbox.staged
                 await producer.send(outbox.take())
-                if outbox is self._outbox:  # else the task has opened anew meanwhile, and counts from nothing
+                if outbox is self._early:  # else the task has opened anew meanwhile, and counts from nothing
                     self._sent_to = staged
                     await self._tell_commit()
         except (TaskError, FencedError) as error:
-            if self.open and outbox is self._outbox:
+            if self.open and outbox is self._early:
                 # What was taken is lost here, and other tasks use the same producer: all of them reopen.
                 await self.engine.committer.failed(error)
         finally:
@@ -337,7 +352,9 @@ class PartitionTask:
             self._sent.notify_all()
 
     async def until_sent(self, number: int) -> None:
-        """Without transactions: waits until so many outputs have left. Raises TaskError when they can't."""
+        """Waits until so many outputs that don't wait for a commit have left. Raises TaskError when they can't."""
+        if self._sent_to >= number:
+            return
         async with self._sent:
             await self._sent.wait_for(lambda: self._sent_to >= number or not self.open)
         if not self.open:
@@ -375,7 +392,7 @@ class PartitionTask:
             changes,
             records,
             outputs,
-            self._outbox.staged,
+            self._early.staged if self._early is not None else 0,
         )
 
     def note(self, ends: Mapping[TopicPartition, int]) -> None:

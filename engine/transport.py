@@ -17,6 +17,7 @@ from faust.types import TP, ConsumerMessage
 from mode import Service
 
 from core.errors import UsageError
+from engine.assignor import TaskAssignor
 from engine.batch import Slice
 from engine.bulk import IN_CHUNKS
 from engine.engine import Engine
@@ -69,6 +70,8 @@ class TaskConsumer(faust_consumer.Consumer):
 
     app: App
     consumer_stopped_errors = (ConsumerStoppedError,)
+    _first = True
+    """Whether the group has not assigned anything yet."""
 
     @property
     def engine(self) -> Engine:
@@ -147,6 +150,10 @@ class TaskConsumer(faust_consumer.Consumer):
         self.kafka.pause(*(TopicPartition(t, p) for p, ts in topics.items() for t in ts))
         await self.engine.assigned(topics, {tp.partition for tp in self.app.assignor.assigned_standbys()})
         await super().on_partitions_assigned(assigned, generation_id)
+        first, self._first = self._first, False
+        if first and not cast(TaskAssignor, self.app.assignor).fits:
+            log.info("What this worker held under its name was dealt to what it was before: asking the group anew")
+            self.kafka._coordinator.request_rejoin()
 
     # -- reading ------------------------------------------------------------------------------------------------------
 

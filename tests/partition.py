@@ -181,6 +181,7 @@ class Partition:
                 connection=SimpleNamespace(transactional=False, committed=self.committed),
                 committer=SimpleNamespace(producer=producer, wake=lambda: None, lock=asyncio.Lock()),
                 exactly_once=True,
+                has_early=False,
                 outputs=frozenset(
                     topic.name
                     for topic in (*ALL, *(topic for agent in self.agents.values() for topic in agent.outputs))

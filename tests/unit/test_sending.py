@@ -51,7 +51,9 @@ async def test_a_send_that_ends_after_its_partition_has_opened_anew_confirms_not
         async def producer() -> Any:
             return SimpleNamespace(new_builder=(await started()).new_builder, send=sends.send)
 
-        engine.committer.producer = producer
+        engine.committer.producer = engine.committer.early_producer = producer
+        partition.task.fail(TaskError("from now on without transactions"))
+        await until(lambda: partition.task.open)
         await partition.send([Order("ann")] * 5)
         await until(lambda: len(sends.under_way) == 1)
         partition.task.fail(TaskError("the broker did not take a write"))

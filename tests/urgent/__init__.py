@@ -1,0 +1,1 @@
+"""An application under test: its agent's outputs leave before their commit."""
