@@ -55,12 +55,12 @@ def latency(lab: Lab) -> Iterator[Result]:
     _warm_broker(lab)
     for rate in RATES:
         with lab.run("floor") as run:
-            floor, late = _measure(lab, run, OBSERVATIONS.name, rate, lambda raw: sent(raw).id)
+            floor, late = measure(lab, run, OBSERVATIONS.name, rate, lambda raw: sent(raw).id)
         yield _figure(lab, "floor without a worker", floor, late, rate)
         for guarantee in Guarantee:
             with lab.run("latency") as run, ExitStack() as stack:
                 _start(lab, run, guarantee, stack)
-                taken, late = _measure(lab, run, PREDICTIONS.name, rate, lambda raw: answered(raw).event_id)
+                taken, late = measure(lab, run, PREDICTIONS.name, rate, lambda raw: answered(raw).event_id)
             commit = {"commit_interval_s": COMMIT_S, "guarantee": guarantee.value}
             yield _figure(lab, guarantee.value, taken, late, rate, GOALS.get((guarantee, rate)), **commit)
 
@@ -83,7 +83,7 @@ def _start(lab: Lab, run: Run, guarantee: Guarantee, stack: ExitStack) -> None:
     worker.wait_until_calm()
 
 
-def _measure(lab: Lab, run: Run, topic: str, rate: int, identifier: Callable[[bytes], str]) -> tuple[np.ndarray, float]:
+def measure(lab: Lab, run: Run, topic: str, rate: int, identifier: Callable[[bytes], str]) -> tuple[np.ndarray, float]:
     """Latencies in ms of all events but the first seconds', and the generator's own lateness."""
     total, lead = int(rate * (SECONDS + LEAD_S)), int(rate * LEAD_S)
     sessions = Load().sessions

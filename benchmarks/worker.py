@@ -86,6 +86,14 @@ class Worker:
         """The most that it and its children ever had resident, each at its own worst moment."""
         return sum(_status_kb(pid, "VmHWM") for pid in self._pids()) / 1024
 
+    def open_files(self) -> int:
+        """Files, sockets and pipes that it and its children hold."""
+        return sum(len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in self._pids())
+
+    def threads(self) -> int:
+        """Threads of it and its children."""
+        return sum(len(list(Path(f"/proc/{pid}/task").iterdir())) for pid in self._pids())
+
     def wait_until(self, done: Callable[[], bool], within_s: float, what: str) -> None:
         """Waits for a condition. Raises WorkerFailedError when the worker ends first, or the time does."""
         end = time.monotonic() + within_s
