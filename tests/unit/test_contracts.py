@@ -9,6 +9,8 @@ from typing import Any
 import aiokafka
 import faust
 import pytest
+from aiokafka.client import AIOKafkaClient
+from aiokafka.conn import AIOKafkaConnection
 from aiokafka.consumer.consumer import AIOKafkaConsumer
 from aiokafka.consumer.fetcher import Fetcher, FetchResult, PartitionRecords
 from aiokafka.consumer.group_coordinator import GroupCoordinator
@@ -80,6 +82,7 @@ def test_a_builder_takes_its_first_record_whatever_its_size_and_then_says_none()
         (AIOKafkaConsumer, ["_fetcher", "_coordinator", "_closed"]),
         (aiokafka.AIOKafkaProducer, ["_txn_manager"]),
         (Fetcher, ["_closed", "_fetch_task", "_subscriptions", "_fetch_max_wait_ms", "_fetch_min_bytes"]),
+        (AIOKafkaConnection, ["_requests", "_request_timeout"]),
         (GroupCoordinator, ["generation", "_coordination_task", "_metadata_snapshot", "_pending_exception"]),
         (TopicPartitionState, ["_position", "highwater", "lso"]),
         (faust_consumer.Consumer, ["flow_active", "can_resume_flow", "callback"]),
@@ -97,6 +100,7 @@ def test_these_attributes_are_still_set_by_their_owners(owner: type, names: list
     [
         (Fetcher.fetched_records, ["self", "partitions", "timeout", "max_records"]),
         (SubscriptionState.fetch_context, ["self"]),
+        (AIOKafkaClient.send, ["self", "node_id", "request", "group"]),
         (GroupCoordinator._maybe_leave_group, ["self"]),
         (TransactionManager.wait_for_pid, ["self"]),
         (TransactionManager.maybe_add_partition_to_txn, ["self", "tp"]),
