@@ -21,7 +21,7 @@ from mode import loop as mode_loop
 from core.errors import FatalError, HomunculusError, SettingsError, UsageError
 from core.settings import Settings
 from core.topics import ALL, TopicSpec, changelog
-from engine import bulk, logs, rights, silence
+from engine import bulk, logs, rights, wire
 from engine.admin import ensure_topics
 from engine.agent import Agent, declared
 from engine.assignor import TaskAssignor
@@ -97,7 +97,7 @@ class App(faust.App):
         broker = f"kafka://{self._embedded.bootstrap}" if self._embedded else settings.broker
         self._broker = broker
         bulk.install()
-        silence.install()
+        wire.install()
         bootstrap, security = client_options(broker, settings)
         super().__init__(
             settings.app_id,

@@ -27,6 +27,9 @@ log = logging.getLogger(__name__)
 _LOGIN: Final = re.compile("^(.*?//)?.*@")
 PATIENCE_S: Final = 60.0
 """Seconds that a worker waits for its broker at the start."""
+REQUEST_S: Final = 15.0
+"""Seconds that a request may take before its connection is taken for dead; aiokafka's 40 hold up a partition as long
+that opens while connections have died without a word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +46,12 @@ class Connection:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Address and security, for any aiokafka client."""
-        return {"bootstrap_servers": self.bootstrap, **self.security}
+        """Address, security and patience, for any aiokafka client."""
+        return {
+            "bootstrap_servers": self.bootstrap,
+            "request_timeout_ms": int(REQUEST_S * 1e3),
+            **self.security,
+        }
 
     @property
     def transactional(self) -> bool:

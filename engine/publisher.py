@@ -27,7 +27,7 @@ class Publisher:
 
     def __init__(self, connection: Connection) -> None:
         self._prefix = connection.settings.topic_prefix
-        self._producer = AIOKafkaProducer(**connection.options, acks="all", request_timeout_ms=10_000)
+        self._producer = AIOKafkaProducer(**connection.options, acks="all")
 
     async def start(self) -> None:
         """Connects."""

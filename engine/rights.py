@@ -90,7 +90,7 @@ async def check(connection: Connection, needed: Needed) -> None:
     """
     if not connection.idempotent:
         return
-    client = AIOKafkaClient(**connection.options, request_timeout_ms=10_000)
+    client = AIOKafkaClient(**connection.options)
     lacking: list[str] = []
     try:
         await client.bootstrap()

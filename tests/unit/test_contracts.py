@@ -101,6 +101,8 @@ def test_these_attributes_are_still_set_by_their_owners(owner: type, names: list
         (Fetcher.fetched_records, ["self", "partitions", "timeout", "max_records"]),
         (SubscriptionState.fetch_context, ["self"]),
         (AIOKafkaClient.send, ["self", "node_id", "request", "group"]),
+        (AIOKafkaConnection.send, ["self", "request", "expect_response"]),
+        (AIOKafkaConnection._send_sasl_token, ["self", "payload", "expect_response"]),
         (GroupCoordinator._maybe_leave_group, ["self"]),
         (TransactionManager.wait_for_pid, ["self"]),
         (TransactionManager.maybe_add_partition_to_txn, ["self", "tp"]),
