@@ -12,7 +12,16 @@ from typing import Any, Generic, TypeVar, get_type_hints
 import msgspec
 from pydantic import ValidationError
 
-from core.errors import CorruptStoreError, DecodeError, FatalError, KeyMismatchError, RecordError, TaskError, UsageError
+from core.errors import (
+    CorruptStoreError,
+    DataFolderError,
+    DecodeError,
+    FatalError,
+    KeyMismatchError,
+    RecordError,
+    TaskError,
+    UsageError,
+)
 from core.topics import TopicSpec
 from engine.batch import Batch, Slice, working_on
 from engine.codec import codec_of, explain
@@ -191,7 +200,7 @@ class Agent(Generic[E]):
             try:
                 await self.body(stream)
                 return
-            except FatalError as error:
+            except (FatalError, DataFolderError) as error:
                 engine.fatal(error)
                 await asyncio.Event().wait()
             except Exception as error:

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
+from core.clock import latest_ms
 from core.errors import FatalError, TaskError
 from engine.batch import Slice, working_on
 from engine.dead_letters import dead_letter
@@ -109,7 +110,7 @@ class PartitionClock:
         mark, watermark = max(mark, finished), max(watermark, self._task.watermark)
         limit = self._limit(but=s.topic)
         marks = s.marks = [watermark]
-        now, late = time.time() * 1e3, []
+        now, late = latest_ms(), []
         for i, event in enumerate(s.events):
             ts = event.ts
             if ts < watermark:

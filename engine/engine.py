@@ -8,12 +8,13 @@ import os
 import socket
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
 
-from core.errors import FatalError, HomunculusError, RightsError
+from core.errors import FatalError, HomunculusError, RightsError, TopicError
 from core.settings import Settings
 from core.topics import TopicSpec
 from engine.admission import REFUSED, in_words
@@ -143,6 +144,9 @@ class Engine:
         if self.dying is not None:
             return
         topics = {partition: tuple(sorted(names)) for partition, names in topics_by_partition.items()}
+        if (grown := self.grown({name: n + 1 for n in sorted(topics) for name in topics[n]})) is not None:
+            self.fatal(grown)
+            return
         async with self.committer.lock:  # a commit under way is the former member's
             self.epoch += 1
             continuous = self.committer.joined()
@@ -157,6 +161,21 @@ class Engine:
         for partition in topics.keys() - self.tasks.keys():
             self.tasks[partition] = PartitionTask(self, partition, topics[partition])
 
+    def grown(self, dealt: Mapping[str, int] = MappingProxyType({})) -> TopicError | None:
+        """What to say when somebody has added partitions to an input topic: who sends there parts sessions from their
+        state, and there are no changelogs for them. dealt: how many partitions of a topic the group knows of."""
+        expected = self.settings.partitions
+        for topic in sorted(self.sources):
+            known = len(self.consumer._client.cluster.partitions_for_topic(topic) or ())
+            if max(known, dealt.get(topic, 0)) > expected:
+                return TopicError(
+                    f"topic {topic} has been given more than the {expected} partitions that this application was made "
+                    "with: producers that know of them send sessions to partitions that don't have their state, so all "
+                    "workers stop. Nothing is lost, and Kafka can't take partitions away again: stop the producers, "
+                    "then move the application to topics of their own (docs/guarantees.md, Added partitions)"
+                )
+        return None
+
     def _go_on(self, task: PartitionTask) -> None:
         """The consumer has forgotten where it was, and Faust drops what its queues hold of the last generation. A task
         that still opens seeks then."""
@@ -167,6 +186,7 @@ class Engine:
     async def close(self) -> None:
         """Every task commits what is finished and lets go."""
         await self.committer.revoked()
+        await self.publish_positions()  # while the tasks are there to say where they are
         await self._close_tasks()
         await self.standbys.keep(set())
         await self.committer.stop()

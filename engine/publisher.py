@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from contextlib import suppress
+from typing import Final, TypeVar
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.partitioner import DefaultPartitioner
@@ -10,8 +11,11 @@ from aiokafka.partitioner import DefaultPartitioner
 from core.topics import TopicSpec
 from engine.codec import codec_of
 from engine.connection import Connection
+from engine.deadline import within
 
 E = TypeVar("E")
+
+STOP_S: Final = 3.0
 
 _partitioner = DefaultPartitioner()
 
@@ -39,5 +43,6 @@ class Publisher:
         await self._producer.send_and_wait(self._prefix + topic.name, raw, key=key.encode())
 
     async def stop(self) -> None:
-        """Sends what is left and disconnects."""
-        await self._producer.stop()
+        """Sends what is left, if the broker takes it soon, and disconnects."""
+        with suppress(TimeoutError):
+            await within(STOP_S, self._producer.stop())

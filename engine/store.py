@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 _META: Final = b"meta"
 _CORRUPT: Final = "Corruption"
 """What RocksDB's text begins with when files are damaged."""
+_GONE: Final = "No such file"
+"""And what it says of one that isn't there."""
 _DAMAGED: Final = "DAMAGED"
 """A file in the folder of a store that could not be read."""
 _BLOCK_CACHE: Final = 64 << 20
@@ -130,9 +132,12 @@ class PartitionStore:
             opened.close()
         self._db = None
         text = str(error)
-        if _CORRUPT in text or ("MANIFEST" in text and "No such file" in text):
+        if _is_damage(text):
             log.error("%s is corrupt (%s): it is rebuilt from the changelogs", self.path, text)
-            shutil.rmtree(self.path)
+            try:
+                shutil.rmtree(self.path)
+            except OSError as refused:
+                raise DataFolderError(f"{self.path} is corrupt and can't be removed ({refused.strerror})") from error
             self._open()
             return
         if "lock" in text.lower():
@@ -164,8 +169,11 @@ class PartitionStore:
         except Exception as error:  # rocksdict raises plain Exception with RocksDB's text
             raise self._damaged(error) from error
 
-    def _damaged(self, error: Exception) -> CorruptStoreError:
-        (self.path / _DAMAGED).touch()
+    def _damaged(self, error: Exception) -> CorruptStoreError | DataFolderError:
+        try:
+            (self.path / _DAMAGED).touch()
+        except OSError as refused:
+            return DataFolderError(f"{self.path} can't be read ({error}) nor written ({refused.strerror})")
         return CorruptStoreError(f"{self.path} is damaged ({error}): it is rebuilt from the changelogs")
 
     def write(self, changes: Mapping[str, Mapping[bytes, bytes | None]], meta: Meta | None = None) -> None:
@@ -244,7 +252,7 @@ class PartitionStore:
         try:
             db.write(batch)
         except Exception as error:  # rocksdict raises plain Exception with RocksDB's text
-            if _CORRUPT in str(error):
+            if _is_damage(str(error)):
                 raise self._damaged(error) from error
             raise DataFolderError(f"{self.path} can't be written ({error}): is the disk full?") from error
 
@@ -276,6 +284,11 @@ class PartitionStore:
             return self._views[table]
         except KeyError:
             raise TaskError(f"{self.path} is closed, or has no table {table!r}") from None
+
+
+def _is_damage(text: str) -> bool:
+    """Whether RocksDB speaks of files that are damaged or gone."""
+    return _CORRUPT in text or (_GONE in text and any(name in text for name in (".sst", ".log", "MANIFEST")))
 
 
 def _without_log() -> WriteOptions:

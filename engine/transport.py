@@ -45,6 +45,11 @@ QUIET_S: Final = 0.5
 HEARTBEAT_MS: Final = 500
 """What tells a worker that the group deals anew: everybody waits for the last one to hear of it. The embedded broker
 is asked less often: it throws members out who ask while it deals."""
+METADATA_MS: Final = 10_000
+"""How old what we know of the topics may be: added partitions are seen so soon."""
+CLOSE_S: Final = 8.0
+"""Seconds that the end of all work may take: a broker that is out of reach must not keep us for longer than
+supervisors wait."""
 STOP_S: Final = 5.0
 """Seconds that leaving the group may take."""
 POSITIONS_S: Final = 1.0
@@ -90,7 +95,7 @@ class TaskConsumer(faust_consumer.Consumer):
         settings = engine.settings
         session_ms = int(settings.session_timeout * 1e3)
         engine.consumer = aiokafka.AIOKafkaConsumer(
-            **engine.connection.options,
+            **engine.connection.options | {"request_timeout_ms": int(conf.broker_request_timeout * 1e3)},
             client_id=f"{settings.app_id}-{engine.name}",
             group_id=settings.app_id,
             group_instance_id=settings.worker_id,  # None, never '': that counts as a member and replaces its twin
@@ -100,9 +105,9 @@ class TaskConsumer(faust_consumer.Consumer):
             isolation_level="read_committed",
             key_deserializer=IN_CHUNKS,
             max_partition_fetch_bytes=max(1 << 20, settings.max_record + 65_536),
+            metadata_max_age_ms=METADATA_MS,
             fetch_max_wait_ms=QUIET[0],
             fetch_min_bytes=QUIET[1],
-            request_timeout_ms=int(conf.broker_request_timeout * 1e3),
             session_timeout_ms=session_ms,
             rebalance_timeout_ms=session_ms,
             heartbeat_interval_ms=min(session_ms // 4, HEARTBEAT_MS) if engine.exactly_once else session_ms // 4,
@@ -112,11 +117,14 @@ class TaskConsumer(faust_consumer.Consumer):
     async def on_stop(self) -> None:
         if not self.engine.started_consuming:
             return
-        await self.engine.close()
+        try:
+            async with asyncio.timeout(CLOSE_S):
+                await self.engine.close()
+        except TimeoutError:
+            log.warning("Not all work has ended within %.0f s; what isn't committed is done again", CLOSE_S)
         await super().on_stop()
         try:
             async with asyncio.timeout(STOP_S):  # a broker that is away must not keep us
-                await self.engine.publish_positions()
                 await self.kafka.stop()  # leaves the group
         except TimeoutError:
             log.warning("The broker did not answer within %.0f s; the group will miss this worker by itself", STOP_S)
@@ -301,7 +309,7 @@ class TaskConsumer(faust_consumer.Consumer):
     async def _publish_positions(self) -> None:
         while not self.should_stop:
             await self.sleep(POSITIONS_S)
-            if not self.app.rebalancing:
+            if not self.app.rebalancing and not self.should_stop:
                 await self.engine.publish_positions()
 
     # -- the rest of Faust's interface --------------------------------------------------------------------------------

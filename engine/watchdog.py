@@ -53,6 +53,8 @@ class Watchdog:
                     f"the consumer's {what} task has ended; restarting is the only way back (see the lines above; two "
                     "workers with one HOMUNCULUS_WORKER_ID end so too)"
                 )
+        if (grown := engine.grown()) is not None:
+            return grown
         if isinstance(refused := consumer._coordinator._pending_exception, REFUSED):
             return RightsError(in_words(refused))
         if consumer._coordinator.generation > 0:

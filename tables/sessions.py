@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
@@ -11,6 +10,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from core.clock import latest_ms
 from core.errors import UsageError
 from engine.batch import Slice
 from engine.columns import ColumnShard, RowCodec
@@ -128,7 +128,7 @@ class Sessions(Table[str, dict[str, float]]):
 def _newest(ts: Floats) -> int:
     """What the events say of the time. One that is ahead of the clock says nothing: it would end the sessions of all
     others."""
-    newest, now = float(ts.max()), 1e3 * time.time()
+    newest, now = float(ts.max()), latest_ms()
     return int(newest if newest <= now else np.max(ts[ts <= now], initial=-1))
 
 

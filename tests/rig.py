@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from typing import Any, Self
 
 from tests import tally
 from tests.kafka import Broker
-from tests.stream import Publisher, Reader, Sender, Sent
+from tests.stream import Publisher, Reader, Sender, Sent, group_offsets
 from tests.worker import Worker, free_port, tails, until
 
 logger = logging.getLogger(__name__)
@@ -33,6 +34,8 @@ class Rig:
         self.store.mkdir(exist_ok=True)
         self.publisher = Publisher(broker.bootstrap, idempotent=broker.transactions)
         self.workers: list[Worker] = []
+        self.defaults: dict[str, Any] = {}
+        """Settings of every worker that aren't the rig's usual ones."""
         self._sender: Sender | None = None
         self._readers: dict[str, Reader] = {}
 
@@ -60,7 +63,9 @@ class Rig:
             "worker_id": name,
             "web_port": free_port(),
             "session_timeout": 6,
-        } | settings
+            **self.defaults,
+            **settings,
+        }
         environment = {f"HOMUNCULUS_{key.upper()}": str(value) for key, value in values.items() if value is not None}
         worker = Worker(name, self.folder, environment, app=app, arguments=arguments, through=through)
         self.workers.append(worker)
@@ -130,6 +135,11 @@ class Rig:
         what = f"{count} records on {topic}"
         until(lambda: reader.catch_up() >= count, within_s, what=what, alive=self.running())
 
+    def wait_out(self, seconds: float) -> None:
+        """Lets that much time pass for a fault; the workers must live through it."""
+        end = time.monotonic() + seconds
+        until(lambda: time.monotonic() >= end, seconds + 5, what="a fault lasts", alive=self.running())
+
     def terminate(self) -> None:
         """Stops every worker as a supervisor does; each must end cleanly."""
         for worker in self.running():
@@ -143,6 +153,21 @@ class Rig:
         tally.assert_tables(self.state, self.sent)
         self.terminate()
         tally.assert_state_of_each(self.reader("predictions").read_out(), self.sent, repeated=repeated)
+        if self.broker.transactions:
+            self.assert_positions()
+
+    def assert_positions(self) -> None:
+        """All workers have ended: the newest markers, and the group's offsets, stand right behind the last event."""
+        app_id, observations = f"{self.prefix}app", self.topic("observations")
+        markers = self.reader(f"{app_id}-positions-changelog")
+        newest = {record.partition: record.json for record in markers.read_out()}
+        ends = self.reader("observations")
+        ends.read_out()
+        marked = {partition: marker["positions"][observations] for partition, marker in newest.items()}
+        used = {partition: end for partition, end in ends.positions.items() if end}
+        assert {n: at for n, at in marked.items() if at} == used, "the markers aren't at the end of the input"
+        published = group_offsets(self.broker.bootstrap, app_id, observations)
+        assert {n: at for n, at in published.items() if at > 0} == used, "the group's offsets aren't at the input's end"
 
     def state(self, session: str, within_s: float = 20.0) -> dict[str, Any]:
         """A session's row in the table, from whichever worker holds it; waited for while partitions move."""

@@ -11,7 +11,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Self
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # re-exported, not listed
 
 EPOCH_MS: Final = 1_700_000_000_000
@@ -215,6 +224,11 @@ class Reader:
             self._read()
         return self.records
 
+    @property
+    def positions(self) -> dict[int, int]:
+        """What it would read next, a partition."""
+        return dict(self._positions)
+
     def close(self) -> None:
         """Lets the broker go."""
         self._consumer.close()
@@ -304,6 +318,14 @@ def _raw(value: object) -> bytes | None:
 
 def _pairs(headers: Any) -> Iterable[tuple[str, Any]]:
     return headers.items() if isinstance(headers, dict) else headers or []
+
+
+def group_offsets(bootstrap: str, group: str, topic: str) -> dict[int, int]:
+    """Where a group says that it is in each partition of a topic."""
+    admin = AdminClient(_client(bootstrap))  # its answers come as long as somebody holds it
+    [future] = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)], request_timeout=30).values()
+    found = future.result(30).topic_partitions or []
+    return {one.partition: one.offset for one in found if one.topic == topic}
 
 
 @dataclass(slots=True)

@@ -17,11 +17,11 @@ from tests.worker import ROOT, free_port
 class OwnKafka:
     """An Apache Kafka that a test may stop and start; what it holds survives that."""
 
-    def __init__(self, folder: Path, properties: str = "") -> None:
-        """properties: server properties beside the usual, one key=value a line."""
+    def __init__(self, folder: Path, properties: str = "", port: int | None = None) -> None:
+        """properties: server properties beside the usual, one key=value a line. port: and the next one, else free ones."""
         self.folder = folder
         self.properties = properties
-        self.port = free_port(2)
+        self.port = port or free_port(2)
 
     @property
     def broker(self) -> Broker:
