@@ -168,8 +168,8 @@ def test_a_worker_that_is_cut_off_while_another_takes_over_writes_nothing_when_i
 
 
 def learned(worker: Worker, rejoined: int) -> bool:
-    """Whether it has ended, or gone back into the group."""
-    return not worker.running or rejoins(worker) > rejoined
+    """Whether it has ended, or is back at work."""
+    return not worker.running or (rejoins(worker) > rejoined and worker.ready())
 
 
 def rejoins(worker: Worker) -> int:
