@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from aiokafka import TopicPartition
 
@@ -53,10 +53,8 @@ class Watchdog:
                     f"the consumer's {what} task has ended; restarting is the only way back (see the lines above; two "
                     "workers with one HOMUNCULUS_WORKER_ID end so too)"
                 )
-        if (grown := engine.grown()) is not None:
-            return grown
-        if isinstance(refused := consumer._coordinator._pending_exception, REFUSED):
-            return RightsError(in_words(refused))
+        if (wrong := engine.grown() or _refused(consumer)) is not None:
+            return wrong
         if consumer._coordinator.generation > 0:
             self._member_at = now
         elif now - self._member_at > JOIN_S:
@@ -81,3 +79,8 @@ class Watchdog:
                         f"{topic}/{number} has records after {offset} but none came for {now - since:.0f} s"
                     )
         return None
+
+
+def _refused(consumer: Any) -> RightsError | None:
+    refused = consumer._coordinator._pending_exception
+    return RightsError(in_words(refused)) if isinstance(refused, REFUSED) else None

@@ -18,7 +18,8 @@ class OwnKafka:
     """An Apache Kafka that a test may stop and start; what it holds survives that."""
 
     def __init__(self, folder: Path, properties: str = "", port: int | None = None) -> None:
-        """properties: server properties beside the usual, one key=value a line. port: and the next one, else free ones."""
+        """properties: server properties beside the usual, one key=value a line. port: that and the next one, else
+        free ones."""
         self.folder = folder
         self.properties = properties
         self.port = port or free_port(2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -45,7 +46,7 @@ def test_a_compacted_changelog_gives_the_right_state_to_a_cold_start(
             for _ in range(3):
                 rig.wait_progress(8000)
                 for name in changelogs:
-                    until(lambda name=name: compacted(rig, name), 60, what=f"{name} is compacted", alive=[worker])
+                    until(partial(compacted, rig, name), 60, what=f"{name} is compacted", alive=[worker])
                 worker.kill()
                 shutil.rmtree(Path(worker.environment["HOMUNCULUS_DATA_DIR"]))
                 worker.start().wait_ready()

@@ -41,9 +41,10 @@ class Disk:
 
     @staticmethod
     def _run(*command: str) -> bool:
-        return shutil.which(command[0]) is not None and not subprocess.run(
-            command, capture_output=True, check=False
-        ).returncode
+        return (
+            shutil.which(command[0]) is not None
+            and not subprocess.run(command, capture_output=True, check=False).returncode
+        )
 
 
 @pytest.fixture

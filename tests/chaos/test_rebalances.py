@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 
 import pytest
 
 from tests.rig import Rig
+
+logger = logging.getLogger(__name__)
 
 ROUNDS = 8
 """Of two arrivals and two departures each."""
@@ -37,4 +40,4 @@ def test_thirty_rebalances_under_load_lose_nothing_and_repeat_nothing(rig: Rig) 
         took = time.monotonic() - began
         rig.wait_progress(1000)
     rig.assert_exact()
-    print(f"{4 * ROUNDS} arrivals and departures in {took:.0f} s")
+    logger.warning("%d arrivals and departures in %.0f s", 4 * ROUNDS, took)

@@ -8,6 +8,7 @@ known by their number, and the reader keeps where each session is.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import statistics
 import threading
@@ -23,6 +24,8 @@ from tests import tally
 from tests.rig import Rig
 from tests.stream import EPOCH_MS, Publisher, Running, Sent, observation
 from tests.worker import Worker
+
+logger = logging.getLogger(__name__)
 
 DURATION_S: Final = float(os.environ.get("SOAK_S", "1800"))
 RATE: Final = float(os.environ.get("SOAK_RATE", "5000"))
@@ -154,13 +157,13 @@ def test_nothing_grows_in_a_long_run(rig: Rig) -> None:
     moments = [began + part.at_s for part in (first[0], first[-1], last[0])]
     early = sorted(took for at, took in judge.latencies if moments[0] <= at < moments[1])
     late = sorted(took for at, took in judge.latencies if at >= moments[2])
-    print(
-        f"{judge.read} events in {DURATION_S:.0f} s, first and last third after the warm-up: "
-        f"{median(first, 'rss_mb'):.0f} and {median(last, 'rss_mb'):.0f} MB, "
-        f"{median(first, 'handles'):.0f} and {median(last, 'handles'):.0f} handles, "
-        f"{median(first, 'threads'):.0f} and {median(last, 'threads'):.0f} threads, "
-        f"p50 {1e3 * quantile(early, 0.5):.0f} and {1e3 * quantile(late, 0.5):.0f} ms, "
-        f"p99 {1e3 * quantile(early, 0.99):.0f} and {1e3 * quantile(late, 0.99):.0f} ms"
+    logger.warning(
+        "%d events in %.0f s, first and last third after the warm-up: %.0f and %.0f MB, %.0f and %.0f handles, "
+        "%.0f and %.0f threads, p50 %.0f and %.0f ms, p99 %.0f and %.0f ms",
+        judge.read,
+        DURATION_S,
+        *(median(part, name) for name in ("rss_mb", "handles", "threads") for part in (first, last)),
+        *(1e3 * quantile(part, share) for share in (0.5, 0.99) for part in (early, late)),
     )
     assert median(last, "rss_mb") <= GROWTH * median(first, "rss_mb")
     assert median(last, "handles") <= median(first, "handles") + 8  # RocksDB's files come and go
@@ -175,7 +178,7 @@ def look_at(worker: Worker, at_s: float) -> Figures:
 
 
 def median(figures: list[Figures], name: str) -> float:
-    return statistics.median(getattr(one, name) for one in figures)
+    return float(statistics.median(getattr(one, name) for one in figures))
 
 
 def quantile(ordered: list[float], share: float) -> float:

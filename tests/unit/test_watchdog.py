@@ -29,8 +29,12 @@ def engine() -> Any:
         highwater=lambda tp: 10,
     )
     return SimpleNamespace(
-        started_consuming=True, consumer=consumer, tasks={0: partition}, dying=None, reading_at=lambda tp: 10,
-        grown=lambda: None
+        started_consuming=True,
+        consumer=consumer,
+        tasks={0: partition},
+        dying=None,
+        reading_at=lambda tp: 10,
+        grown=lambda: None,
     )
 
 
