@@ -28,7 +28,9 @@ HomunculusError
 └── FatalError       the process exits at once, non-zero
     ├── FencedError      another worker has its partitions now
     │   └── NotAMemberError    the group said so, before anything was written
-    └── WatchdogError    the consumer died quietly: no assignment, no progress, no commit
+    ├── WatchdogError    the consumer died quietly: no assignment, no progress, no commit
+    ├── NewerStateError  a newer release wrote the state (found when a partition opens: that one stays closed)
+    └── MigrationError   a value of an older version can't be made one of today's
 """
 
 from __future__ import annotations
@@ -189,6 +191,36 @@ class NotAMemberError(FencedError):
 
 class WatchdogError(FatalError):
     """The consumer died quietly."""
+
+
+class NewerStateError(FatalError):
+    """State that a newer release has written. Found when a partition opens, that one alone stays closed."""
+
+    def __init__(self, table: str | None, found: int, known: int, partition: int | None, key: bytes | None) -> None:
+        """table: None where it is the form of all values that isn't known. key: one of those concerned, if known."""
+        where = [] if partition is None else [f"partition {partition}"]
+        where += [] if key is None else [f"key {_shown(key.decode('utf-8', 'backslashreplace'))}"]
+        what = "all tables" if table is None else f"table {table!r}"
+        kind = "format" if table is None else "version"
+        super().__init__(
+            f"{', '.join([what, *where])}: a newer release wrote values of {kind} {found}, this one knows {known} at "
+            "most, and leaves them as they are. Start the newer release again, or restore a backup from before it "
+            "(docs/state.md)"
+        )
+        self.table, self.found, self.known, self.partition, self.key = table, found, known, partition, key
+
+
+class MigrationError(FatalError):
+    """A migration of a table failed on a value: it stays as it is until the migration is mended."""
+
+    def __init__(self, table: str, version: int, known: int, key: bytes | None, reason: str) -> None:
+        """version: of the value that the migration was given. reason: what went wrong, without the value."""
+        which = "a value" if key is None else f"key {_shown(key.decode('utf-8', 'backslashreplace'))}"
+        super().__init__(
+            f"table {table!r}: {which} of version {version} can't be made one of version {known} ({reason}): mend the "
+            "table's migrations; nothing was written over it"
+        )
+        self.table, self.version, self.key = table, version, key
 
 
 def _shown(value: object, limit: int = 80) -> str:

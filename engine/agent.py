@@ -91,6 +91,8 @@ class Stream(Generic[E]):
                     return
                 working_on(s)
                 await handle(s.events[0])
+            except FatalError as error:
+                self.engine.fatal(error)
             except Exception as error:
                 if not s.stale:
                     give_up(s, error)

@@ -223,6 +223,11 @@ def current_slice() -> Slice[Any]:
         ) from None
 
 
+def slice_at_work() -> Slice[Any] | None:
+    """The current slice, if there is one."""
+    return _current.get(None)
+
+
 def working_on(s: Slice[Any]) -> None:
     """Makes a slice the current one of this asyncio task."""
     s.begun = True

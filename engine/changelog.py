@@ -23,6 +23,7 @@ from engine.deadline import within
 from engine.outputs import Builders, fill
 from engine.producer import Producer
 from engine.record import Batch
+from engine.schema import FORMAT
 from engine.store import Meta, PartitionStore
 from engine.table import Items
 
@@ -40,7 +41,7 @@ LONG: Final = 50_000
 """Records of a replay that is worth reopening the store for."""
 
 
-class Marker(msgspec.Struct, frozen=True):
+class Marker(msgspec.Struct, frozen=True, omit_defaults=True):
     """The last record of every commit: the state is complete up to here, and stands for these positions."""
 
     incarnation: str
@@ -49,6 +50,10 @@ class Marker(msgspec.Struct, frozen=True):
     changelogs: dict[str, int] | None = None
     """Table -> offset behind its last record; what lies beyond belongs to no commit. None: it came with a transaction,
     and all that is committed belongs to it."""
+    versions: dict[str, int] = {}
+    """Table -> the newest version of its values in this partition; 1 where it isn't named."""
+    format: int = FORMAT
+    """Of values' headers."""
 
 
 class Changelog:
@@ -62,6 +67,11 @@ class Changelog:
         self._tables = {tp: t for t, tp in self._topics.items()}
         self._incarnation = uuid.uuid4().hex
         self._ends: dict[str, int] = {}
+        self._foreign: dict[str, int] = {}
+        """As _ends, of tables that only another release has: they are left as they are."""
+        self.versions: dict[str, int] = {}
+        """Table -> the newest version of its values, another release's tables too."""
+        self.format = FORMAT
         self.orphans: dict[str, set[bytes]] = {}
         """Table -> keys that a commit without an end has written: their committed values are written again."""
 
@@ -81,8 +91,8 @@ class Changelog:
     def marker(self, producer: Producer, positions: dict[str, int], watermark: int) -> Builders:
         """The last record of a commit. Without transactions it is sent when the others are there, and noted: it never
         speaks of records that aren't."""
-        ends = None if self._transactional else dict(self._ends)
-        marker = Marker(self._incarnation, positions, watermark, ends)
+        ends = None if self._transactional else self._ends | self._foreign
+        marker = Marker(self._incarnation, positions, watermark, ends, self.versions, self.format)
         return {self.positions: _batches(producer, [(_MARKER, msgspec.json.encode(marker))])}
 
     def note(self, ends: Mapping[TopicPartition, int]) -> None:
@@ -109,6 +119,8 @@ class Changelog:
         if marker is None:
             marker = Marker("", {}, -1, {})  # no commit has ended, so nothing belongs to one
         self._incarnation = marker.incarnation or self._incarnation
+        self._foreign = {t: end for t, end in (marker.changelogs or {}).items() if t not in self._topics}
+        self.versions, self.format = dict(marker.versions), marker.format
         if store.meta.incarnation not in ("", marker.incarnation):
             log.warning("%s belongs to changelogs that are gone: it is rebuilt from those that are there", store.path)
             store.wipe()

@@ -11,7 +11,9 @@ from typing import Any, Final, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from core.errors import UsageError
 from engine.batch import Slice
+from engine.schema import HEADER, Migration, Schema
 from engine.store import PartitionStore
 from engine.table import RESERVED, Change, Items, Shard
 
@@ -20,18 +22,27 @@ Rows = NDArray[np.intp]
 
 _LAYOUT: Final = RESERVED + b"layout:"
 _HEADER: Final = 8
+"""Flags and version as every value has them, then the layout's fingerprint."""
 PORTION: Final = 1000
 """Rows looked at in one go for expiry, about 5 ms."""
 
 
-class RowCodec:
-    """Rows as bytes: the layout's fingerprint, then each column as a little-endian float64."""
+_FIRST: Final = Schema("rows")
 
-    def __init__(self, columns: tuple[str, ...], empty: Floats) -> None:
+
+class RowCodec:
+    """Rows as bytes: flags, version and the layout's fingerprint, then each column as a little-endian float64.
+
+    The layout says which columns there are, and differs from model to model; the version says what they mean.
+    """
+
+    def __init__(self, columns: tuple[str, ...], empty: Floats, schema: Schema = _FIRST) -> None:
         self.columns = columns
         self.empty = empty
-        self.fingerprint = hashlib.blake2b("\0".join(columns).encode(), digest_size=_HEADER).digest()
-        self._head = np.frombuffer(self.fingerprint, np.uint8)
+        self.schema = schema
+        self.fingerprint = hashlib.blake2b("\0".join(columns).encode(), digest_size=_HEADER - HEADER).digest()
+        self._begins = schema.mark + self.fingerprint
+        self._head = np.frombuffer(self._begins, np.uint8)
 
     def encode(self, rows: Floats) -> list[bytes]:
         """(n, columns) -> n values."""
@@ -42,12 +53,18 @@ class RowCodec:
         raw = out.tobytes()
         return [raw[i : i + width] for i in range(0, len(raw), width)]
 
-    def decode(self, raw: bytes, layouts: dict[bytes, tuple[str, ...]]) -> Floats:
-        """A value of this layout, or of another one."""
+    def decode(self, raw: bytes, layouts: dict[bytes, tuple[str, ...]], key: bytes | None = None) -> Floats:
+        """A value of this layout and version, of another layout, or of an older version. Raises NewerStateError and
+        MigrationError, which name the key."""
         values = np.frombuffer(raw, "<f8", offset=_HEADER)
-        if raw[:_HEADER] == self.fingerprint:
+        if raw[:_HEADER] == self._begins:
             return values
-        return cast(Floats, self.adopt(layouts[raw[:_HEADER]], values[None])[0])
+        version = self.schema.version_of(raw, key)
+        columns = layouts[raw[HEADER:_HEADER]]
+        if version < self.schema.version:
+            named = self.schema.upgraded(version, dict(zip(columns, values.tolist(), strict=True)), key, _row)
+            columns, values = tuple(named), np.array(list(named.values()))
+        return cast(Floats, self.adopt(columns, values[None])[0])
 
     def adopt(self, columns: tuple[str, ...], rows: Floats) -> Floats:
         """(n, len(columns)) rows of another layout in this one: columns that it lacks start empty."""
@@ -56,6 +73,11 @@ class RowCodec:
         both = [(known[name], place) for place, name in enumerate(self.columns) if name in known]
         adopted[:, [place for _, place in both]] = rows[:, [place for place, _ in both]]
         return adopted
+
+
+def _row(migration: Migration, columns: dict[str, float]) -> dict[str, float]:
+    """What a migration makes of a row."""
+    return {name: float(value) for name, value in migration(columns).items()}
 
 
 class ColumnShard(Shard):
@@ -149,16 +171,16 @@ class ColumnShard(Shard):
             return None
         return self.codec.encode(self._done[row : row + 1])[0]
 
-    def row_of(self, raw: bytes) -> Floats:
+    def row_of(self, raw: bytes, key: bytes | None = None) -> Floats:
         """A stored value as a row of today's columns."""
-        return self.codec.decode(raw, self._layouts)
+        return self.codec.decode(raw, self._layouts, key)
 
     def portion(self) -> list[tuple[bytes, Floats]]:
         """The finished rows of the next so many keys, in key order; after the last it begins anew."""
         keys = [key for key, _ in islice(self._store.scan(self.name, self._cursor), PORTION)]
         self._cursor = keys[-1] + b"\0" if len(keys) == PORTION else b""
         found = ((key, self.finished(key)) for key in keys if not key.startswith(RESERVED))
-        return [(key, self.row_of(raw)) for key, raw in found if raw is not None]
+        return [(key, self.row_of(raw, key)) for key, raw in found if raw is not None]
 
     def expire(self, keys: Iterable[bytes]) -> None:
         """Forgets sessions: a tombstone each, with the next commit. Not while a slice works on them."""
@@ -219,7 +241,7 @@ class ColumnShard(Shard):
             recent[i] = raw
         for i, raw in enumerate(recent):
             if raw is not None:
-                values[i] = self.codec.decode(raw, self._layouts)
+                values[i] = self.codec.decode(raw, self._layouts, missing[i])
         self.live[rows] = values
         self._done[rows] = values
         for key, row in zip(missing, rows, strict=True):
@@ -247,7 +269,10 @@ class ColumnShard(Shard):
 
     def _note_layout(self) -> None:
         codec = self.codec
-        if codec.fingerprint not in self._layouts:
+        known = self._layouts.get(codec.fingerprint)
+        if known is not None and known != codec.columns:
+            raise UsageError(f"two layouts of {self.name!r} have one fingerprint: name one of their columns otherwise")
+        if known is None:
             self._layouts[codec.fingerprint] = codec.columns
             self._extra[_LAYOUT + codec.fingerprint] = json.dumps(codec.columns).encode()
 

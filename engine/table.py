@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar, cast, 
 
 import msgspec
 
-from core.errors import TaskError, UsageError
+from core.errors import MigrationError, TaskError, UsageError
 from engine.batch import Slice, current_slice
 from engine.codec import codec_of
+from engine.schema import HEADER, Migration, Schema, said
 
 if TYPE_CHECKING:
     from engine.store import PartitionStore
@@ -169,8 +170,10 @@ class Table(Generic[K, V]):
     name: ClassVar[str]
     retention: ClassVar[timedelta | None] = None
     """Event time after which a value may go; None keeps it."""
-    schema_version: ClassVar[int] = 1
-    """Stored with each value; older ones pass through upgrade()."""
+    migrations: ClassVar[tuple[Migration, ...]] = ()
+    """How values of older releases are read: the first function makes version 2 of version 1, and so on; what is
+    written has the version behind the last. They get and give what JSON has: dicts, lists, texts, numbers
+    (docs/state.md)."""
 
     declared: ClassVar[dict[str, Table[Any, Any]]] = {}
     """Every table by name."""
@@ -184,10 +187,13 @@ class Table(Generic[K, V]):
         Table.declared[self.name] = self
         self._key, *value = get_args(next(b for b in type(self).__orig_bases__ if get_args(b)))  # type: ignore[attr-defined]
         self._key_bytes: Callable[[Any], bytes] = bytes if self._key is bytes else str.encode
-        codec = codec_of(self.stored_type(*value))
+        stored = self.stored_type(*value)
+        codec = codec_of(stored)
         self._encode_value: Callable[[V], bytes] = codec.encode
         self._decode_value: Callable[[bytes], V] = codec.decode
-        self._mark = bytes([self.schema_version])
+        self._raw = stored is bytes
+        self.schema = Schema(self.name, self.migrations)
+        self._mark = self.schema.mark
 
     def stored_type(self, value: Any) -> Any:
         """What is stored for a value type of the declaration. Override where that is more than the value."""
@@ -205,9 +211,9 @@ class Table(Generic[K, V]):
         """Called with every checkpoint: forgets what is past its retention. Returns whether anything went."""
         return False
 
-    def upgrade(self, version: int, raw: bytes) -> V:
-        """A value that an older schema_version wrote. Override when you raise schema_version."""
-        raise UsageError(f"table {self.name!r} holds values of schema {version} and has no upgrade() for them")
+    def migrated(self, migration: Migration, value: Any) -> Any:
+        """What a migration makes of a stored value. Override where that is more than the value of the declaration."""
+        return migration(value)
 
     def encode_key(self, key: K) -> bytes:
         """How a key is stored."""
@@ -218,25 +224,37 @@ class Table(Generic[K, V]):
         return cast(K, raw.decode() if self._key is str else raw)
 
     def encode(self, value: V) -> bytes:
-        """How a value is stored: its schema version, then its bytes."""
+        """How a value is stored: flags and version, then its bytes."""
         return self._mark + self._encode_value(value)
 
-    def decode(self, raw: bytes) -> V:
-        """What a stored value was."""
-        if raw[:1] != self._mark:
-            return self.upgrade(raw[0], raw[1:])
-        return self._decode_value(raw[1:])
+    def decode(self, raw: bytes, key: bytes | None = None) -> V:
+        """What a stored value was; key: whose, for an error's sake. Raises NewerStateError, MigrationError."""
+        if raw[:HEADER] != self._mark:
+            return self._older(raw, key)
+        return self._decode_value(raw[HEADER:])
+
+    def _older(self, raw: bytes, key: bytes | None) -> V:
+        version = self.schema.version_of(raw, key)
+        payload = raw[HEADER:]
+        value: Any = payload if self._raw else msgspec.json.decode(payload)
+        value = self.schema.upgraded(version, value, key, self.migrated)
+        try:
+            return self._decode_value(value if self._raw else msgspec.json.encode(value))
+        except Exception as error:  # msgspec's and pydantic's
+            raise MigrationError(self.name, version, self.schema.version, key, said(error)) from error
 
     def get(self, key: K, default: V | None = None) -> V | None:
         """The newest value in the partition of the event at work."""
-        raw = self._here().get(self.encode_key(key))
-        return default if raw is None else self.decode(raw)
+        encoded = self.encode_key(key)
+        raw = self._here().get(encoded)
+        return default if raw is None else self.decode(raw, encoded)
 
     def __getitem__(self, key: K) -> V:
-        raw = self._here().get(self.encode_key(key))
+        encoded = self.encode_key(key)
+        raw = self._here().get(encoded)
         if raw is None:
             raise KeyError(key)
-        return self.decode(raw)
+        return self.decode(raw, encoded)
 
     def __contains__(self, key: K) -> bool:
         return self._here().get(self.encode_key(key)) is not None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 
-from core.errors import CorruptStoreError, DataFolderError, FencedError, TaskError
+from core.errors import CorruptStoreError, DataFolderError, FencedError, NewerStateError, TaskError
 from engine.admission import REFUSED, in_words
 from engine.batch import Slice, Staged
 from engine.changelog import Changelog
@@ -20,8 +20,9 @@ from engine.offsets import OffsetTracker
 from engine.outputs import Builders, Outbox
 from engine.producer import Producer
 from engine.record import Record
+from engine.schema import refuse_newer
 from engine.store import Meta, PartitionStore
-from engine.table import Items, Shard, Values
+from engine.table import RESERVED, Items, Shard, Values
 
 if TYPE_CHECKING:
     from engine.engine import Engine
@@ -42,6 +43,8 @@ CLOSE_S: Final = 5.0
 """What the end of its work may take when a partition is revoked."""
 REOPEN_S: Final = (0.2, 5.0)
 """First and longest pause before a task is opened again."""
+REFUSED_S: Final = 60.0
+"""Pause before a partition with a newer release's state is looked at again: another worker may have it by then."""
 
 
 class Taken(NamedTuple):
@@ -77,6 +80,10 @@ class PartitionTask:
         """Why it isn't open."""
         self._trackers: dict[str, OffsetTracker[Slice[Any]]] = {}
         self._careful: dict[str, int] = {}
+        self._foreign: dict[str, int] = {}
+        """Positions in topics that only another release reads: it goes on there when it comes back."""
+        self._versioned: dict[str, int] = {}
+        """Tables whose values of today aren't the first version."""
         self._shards: dict[str, Shard] = {}
         self._dirty = False
         self._closing = False
@@ -108,6 +115,10 @@ class PartitionTask:
                 self._drop(in_words(error))
                 self.engine.fatal(error)
                 return
+            except NewerStateError as error:
+                self._drop(str(error))
+                log.critical("Partition %d stays closed, the others go on. %s", self.partition, error)
+                pause = REFUSED_S
             except (TaskError, FencedError, KafkaError, OSError) as error:
                 self._drop(str(error))
                 log.warning(
@@ -150,11 +161,16 @@ class PartitionTask:
         self._store = store = await asyncio.shield(self._opening)
         restored = await self._changelog.replay(store)  # read_committed, up to the end of this moment
         replayed = time.monotonic()
+        written = self._changelog
+        schemas = [table.schema for table in tables.values()]
+        refuse_newer(self.partition, written.versions, written.format, schemas, store)  # before a value is read
+        self._versioned = {schema.table: schema.version for schema in schemas if schema.version > 1}
         self._sent_to = 0
         self._sender = None
         self._dirty = False
         self._shards = {name: table.shard(store) for name, table in tables.items()}
         self._trackers = {t: OffsetTracker(store.meta.positions.get(t, 0)) for t in self.topics}
+        self._foreign = {t: offset for t, offset in store.meta.positions.items() if t not in self.topics}
         self.committed = dict(store.meta.positions)
         self.watermark = store.meta.watermark
         self.clock = PartitionClock(self, self._shards)
@@ -383,11 +399,14 @@ class PartitionTask:
         for table, keys in self._changelog.orphans.items():
             written = {key for key, _ in changes[table]}
             changes[table] += [(k, self._shards[table].stored(k)) for k in keys - written]
+        for table, version in self._versioned.items():
+            if any(raw is not None and not key.startswith(RESERVED) for key, raw in changes[table]):
+                self._changelog.versions[table] = version
         records = self._changelog.records(producer, changes)
         outputs = self._outbox.take() if self.engine.exactly_once else {}
         self._written_to = {*records, *outputs}
         return Taken(
-            {topic: tracker.position for topic, tracker in self._trackers.items()},
+            self._foreign | {topic: tracker.position for topic, tracker in self._trackers.items()},
             self.watermark,
             changes,
             records,

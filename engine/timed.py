@@ -32,10 +32,10 @@ class TimedShard(KeyValueShard):
     An entry may be early or stale, never late or missing: what it says is compared with the value when its time comes.
     """
 
-    def __init__(self, name: str, store: PartitionStore, due: Callable[[bytes], int]) -> None:
+    def __init__(self, name: str, store: PartitionStore, due: Callable[[bytes, bytes], int]) -> None:
         super().__init__(name, store)
         self._due = due
-        self._entries = [(due(raw), key) for key, raw in store.scan(name) if not key.startswith(RESERVED)]
+        self._entries = [(due(key, raw), key) for key, raw in store.scan(name) if not key.startswith(RESERVED)]
         heapify(self._entries)
         self._earliest = {key: at for at, key in self._entries}
         """Key -> its earliest entry: a value that is due later needs no other one. One that moves with every event
@@ -51,7 +51,7 @@ class TimedShard(KeyValueShard):
         while entries and entries[0][0] <= limit:
             at, key = entry = entries[0]
             raw = self.get(key)
-            due = None if raw is None else self._due(raw)
+            due = None if raw is None else self._due(key, raw)
             if due == at:
                 return entry
             self.put_off(entry)
@@ -76,14 +76,14 @@ class TimedShard(KeyValueShard):
     def put(self, s: Slice[Any], key: bytes, value: bytes | None) -> None:
         super().put(s, key, value)
         if value is not None:
-            self.expect((self._due(value), key))
+            self.expect((self._due(key, value), key))
 
     def rollback(self, dropped: Iterable[Slice[Any]], kept: Iterable[Slice[Any]]) -> None:
         dropped = list(dropped)
         super().rollback(dropped, kept)
         for key in {change[0] for s in dropped for shard, change in s.changed if shard is self}:
             if (raw := self.get(key)) is not None:
-                self.expect((self._due(raw), key))
+                self.expect((self._due(key, raw), key))
 
 
 class TimedTable(Table[K, V]):
@@ -105,7 +105,7 @@ class TimedTable(Table[K, V]):
         return list(Table.declared).index(self.name)
 
     def shard(self, store: PartitionStore) -> Shard:
-        return TimedShard(self.name, store, lambda raw: self.due(self.decode(raw)))
+        return TimedShard(self.name, store, lambda key, raw: self.due(self.decode(raw, key)))
 
     def __setitem__(self, key: K, value: V) -> None:
         s = current_slice()

@@ -13,6 +13,7 @@ import msgspec
 from core.errors import UsageError
 from engine.batch import current_slice
 from engine.late import iso
+from engine.schema import Migration
 from engine.table import K, Shard, V
 from engine.timed import Firing, TimedTable
 from engine.timers import Call, only
@@ -120,6 +121,10 @@ class Windows(TimedTable[K, list[tuple[int, int, V]]], Generic[K, V]):
 
     def stored_type(self, value: Any) -> Any:
         return list[tuple[int, int, value]]
+
+    def migrated(self, migration: Migration, value: Any) -> Any:
+        """A migration is given each aggregate."""
+        return [(start, end, migration(aggregate)) for start, end, aggregate in value]
 
     def due(self, value: list[tuple[int, int, V]]) -> int:
         return min(end for _, end, _ in value)

@@ -48,7 +48,7 @@ class Sessions(Table[str, dict[str, float]]):
         if len(more) != len(self._wanted) or not hasattr(self, "aggregates"):
             self._wanted = more
             self.aggregates = Aggregates(more, self._ttl_ms)
-            self._codec = RowCodec(self.aggregates.columns, self.aggregates.empty)
+            self._codec = RowCodec(self.aggregates.columns, self.aggregates.empty, self.schema)
 
     @property
     def fields(self) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ from engine.agent import Agent
 from engine.batch import Slice
 from engine.engine import Engine
 from engine.outputs import Builders
+from engine.schema import FORMAT
 from engine.store import Meta, PartitionStore, RocksMemory
 from engine.table import Items, Table
 from engine.task import PartitionTask
@@ -58,6 +59,7 @@ class Committed:
         self.outputs: list[Output] = []
         self.positions: dict[str, int] = {}
         self.watermark = -1
+        self.versions: dict[str, int] = {}
         self.inputs: defaultdict[str, list[Input]] = defaultdict(list)
 
 
@@ -128,6 +130,7 @@ class Partition:
                     values[key] = value
         self.committed.positions = dict(taken.positions)
         self.committed.watermark = taken.watermark
+        self.committed.versions = dict(self.task._changelog.versions)
         for target, batches in taken.outputs.items():
             for one in batches:
                 self.committed.outputs += [Output(target.topic, *record) for record in one.records]
@@ -137,6 +140,18 @@ class Partition:
         """Everything but what is committed is gone."""
         await self._close()
         await self._open()
+
+    async def release(self, agents: Sequence[Agent[Any]], tables: Sequence[Table[Any, Any]]) -> None:
+        """Another release of the application has the partition from now on."""
+        await self._close()
+        self.agents = {agent.topic.name: agent for agent in agents}
+        self._tables = {table.name: table for table in tables}
+        await self._open()
+
+    @property
+    def closed(self) -> bool:
+        """Whether the release refuses to open it."""
+        return not self.task.open and "a newer release" in self.task.reason
 
     def outputs(self, topic: str) -> list[Output]:
         """What was committed to a topic."""
@@ -148,9 +163,8 @@ class Partition:
         engine.tasks[0] = self.task
         self._feeds = {topic: _Feed(agent, engine) for topic, agent in self.agents.items()}
         async with asyncio.timeout(10):
-            while not self.task.open:
-                await engine.wake.wait()
-                engine.wake.clear()
+            while not (self.task.open or self.closed):
+                await asyncio.sleep(0)
 
     async def _close(self) -> None:
         for feed in self._feeds.values():
@@ -241,10 +255,15 @@ class _Changelog:
 
     def __init__(self, connection: Any, partition: int, tables: list[str]) -> None:
         self._committed: Committed = connection.committed
+        self._tables = tables
+        self.versions = dict(self._committed.versions)
+        self.format = FORMAT
         self.orphans: dict[str, set[bytes]] = {}
 
     async def replay(self, store: PartitionStore) -> int:
-        tables: Mapping[str, Mapping[bytes, bytes | None]] = self._committed.tables
+        tables: dict[str, Mapping[bytes, bytes | None]] = {
+            name: values for name, values in self._committed.tables.items() if name in self._tables
+        }
         store.write(tables, self.meta(self._committed.positions, self._committed.watermark))
         return sum(map(len, tables.values()))
 

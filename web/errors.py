@@ -10,8 +10,10 @@ from pydantic import ValidationError
 from core.errors import (
     DecodeError,
     HomunculusError,
+    MigrationError,
     ModelError,
     ModelNotFoundError,
+    NewerStateError,
     RecordError,
     RequestRefusedError,
     TaskError,
@@ -87,6 +89,8 @@ def explain(error: Exception) -> str:
     if isinstance(error, ValidationError):
         wrong = error.errors(include_input=False, include_url=False, include_context=False)
         return "; ".join(f"{'.'.join(map(str, e['loc'])) or 'the body'}: {e['msg']}" for e in wrong)
+    if isinstance(error, (NewerStateError, MigrationError)):
+        return "the worker's release can't read this value: its log says why"
     if isinstance(error, KafkaError):
         return f"the broker did not take it ({type(error).__name__})"
     return str(error) or type(error).__name__

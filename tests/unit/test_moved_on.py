@@ -53,4 +53,4 @@ async def test_an_order_that_was_at_work_when_its_partition_moved_on_is_handled_
             while partition.task.unfinished() or partition.task.idle:
                 await asyncio.sleep(0)
         partition.commit()
-        assert partition.committed.tables["test-handled"] == {b"ann": b'\x01["o1"]'}
+        assert partition.committed.tables["test-handled"] == {b"ann": b'\x00\x01["o1"]'}

@@ -90,18 +90,6 @@ def test_two_tables_of_one_name_are_an_error() -> None:
         Other()
 
 
-def test_a_value_of_an_older_schema_is_upgraded(rig: Rig) -> None:
-    class Newer(Visits):
-        schema_version = 2
-
-        def upgrade(self, version: int, raw: bytes) -> Visit:
-            return Visit(pages=int(raw), last=f"from schema {version}")
-
-    newer = object.__new__(Newer)
-    newer.__dict__.update(visits.__dict__, _mark=b"\x02")
-    assert newer.decode(b"\x0141") == Visit(41, "from schema 1")
-
-
 def test_a_closed_store_is_an_error_that_reopens_the_task(rig: Rig) -> None:
     rig.store.close()
     rig.slice()
