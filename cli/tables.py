@@ -13,7 +13,7 @@ from core.topics import changelog
 
 
 class Tables(OperatorCommand):
-    """Show every table, its changelog topic, and the end offsets of the changelog's partitions."""
+    """Show every table, the version of its values, its changelog topic, and the end offsets of that."""
 
     async def answer(self, **options: Any) -> Report:
         """Tables are known without a broker; their changelogs aren't."""
@@ -29,6 +29,7 @@ class Tables(OperatorCommand):
             {
                 "name": name,
                 "help": (type(tables[name]).__doc__ or "").strip().partition("\n")[0],
+                "version": tables[name].schema.version,
                 "changelog": topic,
                 "end_offsets": {str(number): end for number, end in offsets[topic].items()}
                 if topic in offsets
@@ -37,8 +38,11 @@ class Tables(OperatorCommand):
             for name, topic in names.items()
         ]
         lines = columns(
-            ("name", "changelog", "written", "help"),
-            [(row["name"], row["changelog"], _written(row["end_offsets"]), row["help"]) for row in rows],
+            ("name", "version", "changelog", "written", "help"),
+            [
+                (row["name"], row["version"], row["changelog"], _written(row["end_offsets"]), row["help"])
+                for row in rows
+            ],
         )
         document: dict[str, Any] = {"tables": rows}
         if error is not None:

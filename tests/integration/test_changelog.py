@@ -20,6 +20,8 @@ from engine.table import Items
 from tests.kafka import Broker
 
 TABLE = "counts"
+NEW = "newer"
+"""A table that only a newer release has."""
 NOBODY: Member = (-1, "", None)
 
 
@@ -30,21 +32,22 @@ class Rig:
         self.connection = connection
         self.folder = folder
 
-    async def owner(self) -> tuple[Producer, Changelog, PartitionStore]:
-        """A new owner with an empty folder, its changelogs replayed."""
+    async def owner(self, *more: str, folder: Path | None = None) -> tuple[Producer, Changelog, PartitionStore]:
+        """A new owner, its changelogs replayed. more: tables beside TABLE; folder: by default an empty one."""
         producer = Producer(self.connection, f"{self.connection.settings.app_id}-0")
         await producer.start()
-        log = Changelog(self.connection, 0, [TABLE])
+        tables = [TABLE, *more]
+        log = Changelog(self.connection, 0, tables)
         number = sum(1 for _ in self.folder.iterdir())
-        store = PartitionStore(self.folder / f"store-{number}", [TABLE], RocksMemory())
+        store = PartitionStore(folder or self.folder / f"store-{number}", tables, RocksMemory())
         await log.replay(store)
         return producer, log, store
 
-    async def commit(self, producer: Producer, log: Changelog, items: Items, position: int) -> Meta:
+    async def commit(self, producer: Producer, log: Changelog, items: Items, position: int, table: str = TABLE) -> Meta:
         positions = {"source": position}
         await producer.begin(NOBODY, {}, ())
         async with producer.transaction():
-            log.note(await producer.send(log.records(producer, {TABLE: items})))
+            log.note(await producer.send(log.records(producer, {table: items})))
             await producer.send(log.marker(producer, positions, position))
         return log.meta(positions, position)
 
@@ -75,7 +78,7 @@ async def rig(broker: Broker, prefix: str, tmp_path: Path, request: pytest.Fixtu
     connection = await connect(settings, broker.url)
     if connection.guarantee is not request.param:
         pytest.skip("this broker has no transactions")
-    specs = [changelog(settings.app_id, name) for name in (TABLE, POSITIONS)]
+    specs = [changelog(settings.app_id, name) for name in (TABLE, NEW, POSITIONS)]
     await ensure_topics(broker.bootstrap, specs, settings)
     return Rig(connection, tmp_path)
 
@@ -170,6 +173,30 @@ async def test_state_outlives_a_change_of_guarantee(
         assert store.meta.positions == {"source": 10}
         undone: Items = [(key, store.get(TABLE, key)) for keys in log.orphans.values() for key in keys]
         await rig.commit(producer, log, undone, 10)
+        await producer.stop()
+
+
+async def test_what_a_newer_release_keeps_is_left_as_it_was_by_an_older_one(rig: Rig, tmp_path: Path) -> None:
+    producer, log, store = await rig.owner(NEW)
+    log.versions[NEW] = 2
+    meta = await rig.commit(producer, log, [(b"a", b"1")], 10, NEW)
+    store.write({NEW: {b"a": b"1"}}, meta)
+    await rig.commit(producer, log, [(b"b", b"2")], 20, NEW)
+    await producer.stop()
+    store.close()
+
+    producer, log, older = await rig.owner(folder=store.path)
+    assert log.versions == {NEW: 2}
+    meta = await rig.commit(producer, log, [(b"a", b"3")], 30)
+    older.write({TABLE: {b"a": b"3"}}, meta)
+    await producer.stop()
+    older.close()
+
+    for folder in (store.path, tmp_path / "empty"):
+        producer, log, newer = await rig.owner(NEW, folder=folder)
+        assert dict(newer.scan(NEW)) == {b"a": b"1", b"b": b"2"}
+        assert content(newer) == {b"a": b"3"}
+        assert (log.versions, log.orphans) == ({NEW: 2}, {})
         await producer.stop()
 
 
