@@ -11,13 +11,13 @@ from typing import Any, Final
 from aiokafka.errors import KafkaError
 from pydantic import TypeAdapter
 
+from agents.erasures import erase
 from core.errors import DecodeError, ModelError, RequestRefusedError
 from core.events import Action, Alert, Deployment, ModelName, ModelStatus
 from core.topics import ALERTS, CONTROL, DEPLOYMENTS, MODEL_STATUS
 from engine.agent import Stream, agent
 from engine.app import App
-from engine.batch import Slice, working_on
-from engine.dead_letters import dead_letter
+from engine.batch import Slice, current_slice
 from engine.engine import Engine
 from engine.feed import Feed
 from engine.publisher import Publisher
@@ -33,23 +33,26 @@ _MODEL_NAME: Final = TypeAdapter(ModelName)
 
 @agent(CONTROL)
 async def decide(stream: Stream[Action]) -> None:
-    """Judges every request on control, once, in the partition of its model."""
+    """Does what control asks for, once, in the partition of the model or session that it is asked for."""
     store = stream.engine.models.store
-    async for batch in stream:
-        for s in batch.slices:
-            working_on(s)
-            for i, action in enumerate(s.events):
-                await _decide(s, i, action, store)
+
+    async def handle(action: Action) -> None:
+        s = current_slice()
+        if action.session is not None:
+            erase(s, action.session, action)
+        else:
+            await _decide(s, action, store)
+
+    # One after the other: each is finished before the next begins, so an erasure has nothing of control before it.
+    await stream.each(handle, concurrency=1)
 
 
-async def _decide(s: Slice[Action], i: int, action: Action, store: ModelStore) -> None:
-    record, source = s.records[i], s.source(i)
+async def _decide(s: Slice[Action], action: Action, store: ModelStore) -> None:
+    record, source = s.records[0], s.source(0)
     try:
         model = _MODEL_NAME.validate_python((record.key or b"").decode())
     except ValueError:  # pydantic's and UnicodeDecodeError
-        error = DecodeError("a control request is keyed by its model's name; this one's key is none")
-        s.dropped.append((record.offset, dead_letter(s, record, error)))
-        return
+        raise DecodeError("a control request is keyed by its model's name; this one's key is none") from None
     models = s.task.engine.models
     try:
         versions = await asyncio.to_thread(store.versions, model)
@@ -60,11 +63,11 @@ async def _decide(s: Slice[Action], i: int, action: Action, store: ModelStore) -
     except (RequestRefusedError, ModelError, ValueError) as error:
         log.warning("Control request %s for %s is refused: %s", source, model, error)
         models.refused[model] = str(error)
-        s.send(ALERTS, model, refusal(str(source), model, str(error), record.timestamp), i)
+        s.send(ALERTS, model, refusal(str(source), model, str(error), record.timestamp))
         return
     models.refused.pop(model, None)
     deployments[model] = accepted
-    s.send(DEPLOYMENTS, model, accepted, i)
+    s.send(DEPLOYMENTS, model, accepted)
 
 
 def refusal(source: str, model: str, why: str, ts: int) -> Alert:

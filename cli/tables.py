@@ -1,22 +1,37 @@
-"""`faust -A app tables`: what is declared, and how far each changelog is."""
+"""`faust -A app tables`: what is declared, and how far each changelog is; `tables erase SESSION` erases one."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from cli.command import OperatorCommand
+from faust.cli.base import argument
+
+from cli.command import OperatorCommand, offering
+from cli.erasing import erase
 from cli.reach import reach
 from cli.reading import ends
 from cli.report import Report, columns
-from core.errors import SettingsError
+from core.errors import SettingsError, UsageError
 from core.topics import changelog
 
 
 class Tables(OperatorCommand):
-    """Show every table, the version of its values, its changelog topic, and the end offsets of that."""
+    """Show every table, the version of its values, its changelog topic, and the end offsets of that.
 
-    async def answer(self, **options: Any) -> Report:
-        """Tables are known without a broker; their changelogs aren't."""
+    tables erase SESSION: erase everything that the tables hold of a session, and wait until it is done.
+    """
+
+    options = offering(argument("action", required=False), argument("session", required=False))
+
+    async def answer(self, action: str | None = None, session: str | None = None, **options: Any) -> Report:
+        """Tables are known without a broker; their changelogs aren't. Raises UsageError for another action."""
+        if action is None:
+            return await self._listed()
+        if action != "erase" or session is None:
+            raise UsageError(f"tables {action}: there is `tables`, and `tables erase SESSION`")
+        return await erase(await reach(self.ours.settings), session)
+
+    async def _listed(self) -> Report:
         settings, tables = self.ours.settings, self.ours.engine.tables
         names = {name: settings.topic_prefix + changelog(settings.app_id, name).name for name in sorted(tables)}
         offsets: dict[str, dict[int, int]] = {}

@@ -83,11 +83,16 @@ ModelName = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[A-Za-
 
 
 class Action(BaseModel):
-    """A request on `control`: {"active": "2"}, or the long form. Keyed by the model's name."""
+    """A request on `control`: {"active": "2"}, or the long form. Keyed by the model's name.
+
+    Or {"action": "erase", "session": "..."}, keyed by that session: `faust -A app tables erase` sends it.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    action: Literal["deploy", "promote", "canary", "shadow", "rollback", "freeze", "unfreeze", "unload"] = "deploy"
+    action: Literal["deploy", "promote", "canary", "shadow", "rollback", "freeze", "unfreeze", "unload", "erase"] = (
+        "deploy"
+    )
     id: str | None = Field(default=None, max_length=200)
     active: Version | None = None
     """Short form of deploying that version."""
@@ -99,6 +104,14 @@ class Action(BaseModel):
     based_on: int | None = Field(default=None, ge=0)
     reason: str | None = Field(default=None, max_length=2000)
     author: str | None = Field(default=None, max_length=200)
+    session: str | None = Field(default=None, min_length=1, max_length=1000)
+    """Whose state goes: with `erase` alone."""
+
+    @model_validator(mode="after")
+    def _erases_a_session(self) -> Action:
+        if (self.action == "erase") != (self.session is not None):
+            raise ValueError("erase, and nothing else, names a session")
+        return self
 
     @model_validator(mode="before")
     @classmethod

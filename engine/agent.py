@@ -53,6 +53,7 @@ class Stream(Generic[E]):
         self._decode = codec_of(topic.value).decode
         self._keyed = topic.key == "session"
         self._batch: Batch[E] | None = None
+        self._reopening: asyncio.Task[None] | None = None
 
     def __aiter__(self) -> Stream[E]:
         return self
@@ -93,6 +94,11 @@ class Stream(Generic[E]):
                 await handle(s.events[0])
             except FatalError as error:
                 self.engine.fatal(error)
+            except TaskError as error:  # nothing that the record could help
+                if isinstance(error, CorruptStoreError):
+                    self._reopen(error)
+                elif not s.stale:
+                    s.task.read_again()
             except Exception as error:
                 if not s.stale:
                     give_up(s, error)
@@ -119,7 +125,7 @@ class Stream(Generic[E]):
         """
         batch, self._batch = self._batch, None
         if isinstance(error, CorruptStoreError):
-            self._reopening = asyncio.create_task(self.engine.committer.failed(error))
+            self._reopen(error)
             return True
         if batch is None:
             return isinstance(error, TaskError)
@@ -131,6 +137,10 @@ class Stream(Generic[E]):
                 if not s.stale:
                     s.task.rewind(s)
         return True
+
+    def _reopen(self, error: CorruptStoreError) -> None:
+        if self._reopening is None or self._reopening.done():
+            self._reopening = asyncio.create_task(self.engine.committer.failed(error))
 
     async def _next_slices(self) -> list[Slice[E]]:
         if not self._alone:

@@ -127,8 +127,14 @@ class ColumnShard(Shard):
         """What a slice made of its rows: (m,) distinct row numbers and a copy of their values."""
         s.changed.append((self, (touched, after)))
 
+    def erase(self, s: Slice[Any], key: bytes) -> None:
+        s.changed.append((self, (None, key)))
+
     def settle(self, change: Change) -> None:
         touched, after = change
+        if touched is None:
+            self.expire([after])
+            return
         if after is None:
             return
         self.touched = True
@@ -145,7 +151,7 @@ class ColumnShard(Shard):
                 self.live[rows] = after
 
     def _changes(self, slices: Iterable[Slice[Any]]) -> Iterator[tuple[Rows, Floats | None]]:
-        return (change for s in slices for shard, change in s.changed if shard is self)
+        return (change for s in slices for shard, change in s.changed if shard is self and change[0] is not None)
 
     def take(self) -> Items:
         self.touched = False

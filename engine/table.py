@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from heapq import merge
-from itertools import groupby
+from itertools import groupby, takewhile
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar, cast, get_args
 
 import msgspec
@@ -30,6 +30,8 @@ Values = dict[bytes, bytes | None]
 
 RESERVED: Final = b"\xff"
 """First byte of keys that are ours: no UTF-8 text starts with it."""
+PAGE: Final = 1000
+"""Keys looked for in one go."""
 
 
 class Shard(ABC):
@@ -62,6 +64,15 @@ class Shard(ABC):
     @abstractmethod
     def finished(self, key: bytes) -> bytes | None:
         """The value as of the finished prefix: what a reader from outside may see."""
+
+    @abstractmethod
+    def erase(self, s: Slice[Any], key: bytes) -> None:
+        """Deletes on behalf of a slice, which must finish before another one works on the key. Also what isn't there:
+        the changelog gets a tombstone in any case."""
+
+    def held_by_work(self, key: bytes) -> bool:
+        """Whether a slice that isn't finished has written it, beside those whose records have this key."""
+        return False
 
     def absorb(self, items: Items) -> None:
         """The commit that took these has succeeded."""
@@ -103,6 +114,17 @@ class Shard(ABC):
                 found.append((key, value))
         return found
 
+    def keys_with(self, prefix: bytes) -> list[bytes]:
+        """Keys of finished values that begin so."""
+        found: list[bytes] = []
+        start = prefix
+        while page := [key for key, _ in self.items(start, PAGE)]:
+            found += takewhile(lambda key: key.startswith(prefix), page)
+            if not page[-1].startswith(prefix):
+                break
+            start = page[-1] + b"\0"
+        return found
+
     def _recent(self) -> set[bytes]:
         return {*self._committed, *self._writing}
 
@@ -131,9 +153,14 @@ class KeyValueShard(Shard):
                 return level[key]
         return self.stored(key)
 
+    def erase(self, s: Slice[Any], key: bytes) -> None:
+        self.put(s, key, None)
+
     def at_work(self, key: bytes) -> bool:
         """Whether a slice has written it that is not finished."""
         return key in self._unfinished
+
+    held_by_work = at_work
 
     def settle(self, change: Change) -> None:
         key, value = change
@@ -170,6 +197,10 @@ class Table(Generic[K, V]):
     name: ClassVar[str]
     retention: ClassVar[timedelta | None] = None
     """Event time after which a value may go; None keeps it."""
+    of_sessions: ClassVar[bool] = True
+    """Whether its keys are sessions, or begin with one: erasing a session then takes its values away."""
+    separator: ClassVar[str | None] = None
+    """What follows the session in keys that are made of more, `session/click`: something that no session has in it."""
     migrations: ClassVar[tuple[Migration, ...]] = ()
     """How values of older releases are read: the first function makes version 2 of version 1, and so on; what is
     written has the version behind the last. They get and give what JSON has: dicts, lists, texts, numbers
@@ -206,6 +237,14 @@ class Table(Generic[K, V]):
     def describe(self, shard: Shard, raw: bytes) -> Any:
         """A stored value for people: what JSON can hold, with readable names."""
         return msgspec.to_builtins(self.decode(raw))
+
+    def keys_of(self, session: str, shard: Shard) -> list[bytes]:
+        """The stored keys that belong to a session, for erasing it. Override where of_sessions and separator don't say
+        it."""
+        keys = [session.encode()] if self.of_sessions else []
+        if self.of_sessions and self.separator is not None:
+            keys += shard.keys_with(f"{session}{self.separator}".encode())
+        return keys
 
     def expire(self, shard: Shard, watermark: int, busy: Iterable[Slice[Any]]) -> bool:
         """Called with every checkpoint: forgets what is past its retention. Returns whether anything went."""

@@ -281,6 +281,34 @@ class PartitionTask:
             shard.rollback([s], kept)
         s.changed.clear()
 
+    def erase(self, s: Slice[Any], session: str) -> dict[str, int] | None:
+        """Deletes what every table has of a session, on behalf of a slice that must finish at once: what comes
+        afterwards starts anew. Work on the session that isn't finished is given up and done again, afterwards.
+
+        Returns how many values each table had; None where it can't be now: the slice is stale, its record comes again.
+        """
+        keys = {name: self.engine.tables[name].keys_of(session, shard) for name, shard in self._shards.items()}
+        if self._at_work(s, session.encode(), keys):
+            first = self._trackers[s.topic].spans[0] is s
+            self.read_again()
+            if not first:
+                return None
+            tracker, s.epoch = self._trackers[s.topic], self.epoch
+            tracker.accept(s)
+            self.engine.seek_now(TopicPartition(s.topic, self.partition), tracker.accepted)
+        erased = {}
+        for name, shard in self._shards.items():
+            erased[name] = sum(shard.finished(key) is not None for key in keys[name])
+            for key in keys[name]:
+                shard.erase(s, key)
+        return erased
+
+    def _at_work(self, but: Slice[Any], key: bytes, keys: Mapping[str, list[bytes]]) -> bool:
+        begun = [s for s in self.unfinished() if s is not but and s.begun]
+        return any(key in s.keys for s in begun) or any(
+            shard.held_by_work(one) for name, shard in self._shards.items() for one in keys[name]
+        )
+
     def unfinished(self) -> list[Slice[Any]]:
         """Slices that aren't part of the finished prefix."""
         return [s for tracker in self._trackers.values() for s in tracker.spans]

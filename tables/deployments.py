@@ -14,6 +14,7 @@ class Deployments(Table[str, Deployment]):
     """The state that requests are judged against; `deployments` publishes it."""
 
     name = "deployments"
+    of_sessions = False
 
     def describe(self, shard: Any, raw: bytes) -> dict[str, Any]:
         """For people."""

@@ -55,6 +55,8 @@ class Models:
             action = Action.model_validate(json.loads(raw))
         except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
             raise MalformedError('the body is not JSON; send e.g. {"active": "2"}') from None
+        if action.session is not None:
+            raise MalformedError("a session is erased by `faust -A app tables erase SESSION`, not by a model's request")
         if action.id is None:
             action = action.model_copy(update={"id": uuid.uuid4().hex})
         if not self._app.engine.started_consuming:

@@ -16,15 +16,17 @@ from typing import Any, cast
 import pytest
 
 from cli import checks
+from cli.erasing import erase
 from cli.reach import reach
 from cli.reading import newest
 from cli.replay import Filter, replay
 from core.errors import SettingsError, UsageError
 from core.events import Deployment
 from core.settings import EMBEDDED, Settings
-from core.topics import ALL, DEAD_LETTERS, DEPLOYMENTS, OBSERVATIONS
+from core.topics import ALL, CONTROL, DEAD_LETTERS, DEPLOYMENTS, OBSERVATIONS, changelog
 from engine.admin import ensure_topics
 from engine.app import App
+from engine.changelog import POSITIONS
 from engine.connection import Connection, connect
 from engine.store import Meta, PartitionStore, RocksMemory
 from tests import tally
@@ -276,6 +278,34 @@ def test_a_broker_that_is_not_there_is_named(tmp_path: Path) -> None:
     assert found.returncode == 1
     assert nobody in found.stderr
     assert "Traceback" not in found.stderr
+
+
+# -- erasing -------------------------------------------------------------------------------------------------------
+
+
+async def test_an_erasure_that_nobody_does_yet_waits_under_its_sessions_key(broker: Broker, settings: Settings) -> None:
+    connection = await connect(settings, broker.url)
+    with pytest.raises(SettingsError, match=f"no application '{settings.app_id}'.*HOMUNCULUS_APP_ID"):
+        await erase(connection, "ann")
+    await ensure_topics(broker.bootstrap, [changelog(settings.app_id, POSITIONS)], settings)
+    for wrong in ("", "x" * 1001):
+        with pytest.raises(UsageError, match="1 to 1,000 characters"):
+            await erase(connection, wrong)
+    report = await erase(connection, "ann", 0.1)
+    assert report.ok
+    assert report.document["state"] == "waiting"
+    reader = Reader(broker.bootstrap, settings.topic_prefix + CONTROL.name)
+    reader.catch_up()
+    [request] = reader.records
+    assert request.key == b"ann"
+    assert (request.json["action"], request.json["session"]) == ("erase", "ann")
+    assert report.document["request"] == f"{request.topic}/{request.partition}/{request.offset}"
+
+
+def test_tables_knows_no_other_action(tmp_path: Path) -> None:
+    found = command("tables", "eras", "ann", data_dir=tmp_path)
+    assert found.returncode == 1
+    assert "tables erase SESSION" in found.stderr
 
 
 # -- doctor --------------------------------------------------------------------------------------------------------

@@ -67,12 +67,14 @@ class Reminders(Timers):
     """session/click -> when it is told of, in event time."""
 
     name = "reminders"
+    separator = "/"
 
 
 class Alarms(Timers):
     """session/click -> when it is told of, by the clock."""
 
     name = "alarms"
+    separator = "/"
     time = Time.PROCESSING
 
 
