@@ -41,6 +41,15 @@ LONG: Final = 50_000
 """Records of a replay that is worth reopening the store for."""
 
 
+class Complete(msgspec.Struct, frozen=True):
+    """A commit that has ended."""
+
+    positions: dict[str, int]
+    watermark: int
+    changelogs: dict[str, int]
+    """Table -> offset behind its last record."""
+
+
 class Marker(msgspec.Struct, frozen=True, omit_defaults=True):
     """The last record of every commit: the state is complete up to here, and stands for these positions."""
 
@@ -54,6 +63,9 @@ class Marker(msgspec.Struct, frozen=True, omit_defaults=True):
     """Table -> the newest version of its values in this partition; 1 where it isn't named."""
     format: int = FORMAT
     """Of values' headers."""
+    before: Complete | None = None
+    """The commit before this one, where they are transactions: a reader beside the owner (engine/snapshot.py) can't see
+    otherwise which of the records that it finds came with which marker."""
 
 
 class Changelog:
@@ -72,6 +84,7 @@ class Changelog:
         self.versions: dict[str, int] = {}
         """Table -> the newest version of its values, another release's tables too."""
         self.format = FORMAT
+        self._complete: Complete | None = None
         self.orphans: dict[str, set[bytes]] = {}
         """Table -> keys that a commit without an end has written: their committed values are written again."""
 
@@ -92,7 +105,8 @@ class Changelog:
         """The last record of a commit. Without transactions it is sent when the others are there, and noted: it never
         speaks of records that aren't."""
         ends = None if self._transactional else self._ends | self._foreign
-        marker = Marker(self._incarnation, positions, watermark, ends, self.versions, self.format)
+        before = self._complete if self._transactional else None
+        marker = Marker(self._incarnation, positions, watermark, ends, self.versions, self.format, before)
         return {self.positions: _batches(producer, [(_MARKER, msgspec.json.encode(marker))])}
 
     def note(self, ends: Mapping[TopicPartition, int]) -> None:
@@ -100,7 +114,8 @@ class Changelog:
         self._ends.update({t: ends[tp] for t, tp in self._topics.items() if tp in ends and t != POSITIONS})
 
     def meta(self, positions: dict[str, int], watermark: int) -> Meta:
-        """What a checkpoint of all that is noted stands for."""
+        """What a checkpoint of all that is noted stands for: a commit has ended."""
+        self._complete = Complete(positions, watermark, dict(self._ends))
         return Meta(self._incarnation, positions, dict(self._ends), watermark)
 
     async def replay(self, store: PartitionStore) -> int:
@@ -115,7 +130,7 @@ class Changelog:
         """As replay(), with a reader that may serve others too; rest: seconds of pause for each second of work."""
         consumer.assign(list(self._tables))
         consumer.pause(*self._tables)
-        marker = await self._newest_marker(consumer)
+        marker = await self.newest_marker(consumer)
         if marker is None:
             marker = Marker("", {}, -1, {})  # no commit has ended, so nothing belongs to one
         self._incarnation = marker.incarnation or self._incarnation
@@ -145,6 +160,7 @@ class Changelog:
         if meta != store.meta:
             await asyncio.to_thread(store.restored, meta)
         self._ends = changelogs
+        self._complete = Complete(marker.positions, marker.watermark, dict(changelogs))
         return read
 
     async def _replay_table(
@@ -162,7 +178,7 @@ class Changelog:
         orphans: set[bytes] = set()
         count = 0
         said = time.monotonic()
-        async for batches in _fetches(self._connection, consumer, tp, start):
+        async for batches in fetches(self._connection, consumer, tp, start):
             began = time.monotonic()
             items: dict[bytes, bytes | None] = {}
             for batch in batches:
@@ -178,12 +194,13 @@ class Changelog:
                 log.info("%s: %d records replayed", tp.topic, count)
                 said = time.monotonic()
             await asyncio.sleep(rest * (time.monotonic() - began))
-            await _until_room(store, table)
+            await until_room(store, table)
         if orphans:
             self.orphans[table] = orphans
         return count, (await consumer.position(tp)) if marker.changelogs is None else max(complete, start)
 
-    async def _newest_marker(self, consumer: AIOKafkaConsumer) -> Marker | None:
+    async def newest_marker(self, consumer: AIOKafkaConsumer) -> Marker | None:
+        """The last one that this consumer sees; it is assigned the partition of markers."""
         tp = self._topics[POSITIONS]
         first = (await consumer.beginning_offsets([tp]))[tp]
         start = end = (await consumer.end_offsets([tp]))[tp]
@@ -193,7 +210,7 @@ class Changelog:
             start = max(first, end - back)
             back *= 10
             newest: bytes | None = None
-            async for batches in _fetches(self._connection, consumer, tp, start):
+            async for batches in fetches(self._connection, consumer, tp, start):
                 for record in chain.from_iterable(batches):
                     newest = record.value or newest
             if newest is not None:
@@ -228,23 +245,24 @@ async def changelog_reader(connection: Connection, fetch: int) -> AsyncIterator[
             await within(STOP_S, consumer.stop())
 
 
-async def _until_room(store: PartitionStore, table: str) -> None:
+async def until_room(store: PartitionStore, table: str) -> None:
     """Waits on the event loop while RocksDB is behind."""
     until = time.monotonic() + BEHIND_S
     while store.behind(table) and time.monotonic() < until:
         await asyncio.sleep(0.01)
 
 
-async def _fetches(
-    connection: Connection, consumer: AIOKafkaConsumer, tp: TopicPartition, start: int
+async def fetches(
+    connection: Connection, consumer: AIOKafkaConsumer, tp: TopicPartition, start: int, stop: int | None = None
 ) -> AsyncIterator[list[Batch]]:
-    """Every batch from the one that holds start to the end of this moment, in order, an answer at a time."""
+    """Every batch from the one that holds start to the one before stop, in order, an answer at a time. Without a stop:
+    to the end of this moment. The last one may reach beyond it."""
     first = (await consumer.beginning_offsets([tp]))[tp]
-    end = (await consumer.end_offsets([tp]))[tp]
+    end = (await consumer.end_offsets([tp]))[tp] if stop is None else stop
     consumer.seek(tp, max(start, first))
     consumer.resume(tp)
     try:
-        while (await consumer.position(tp)) < connection.end(end, consumer.highwater(tp)):
+        while (await consumer.position(tp)) < (connection.end(end, consumer.highwater(tp)) if stop is None else stop):
             if batches := (await consumer.getmany(tp, timeout_ms=200)).get(tp):
                 yield batches
     finally:
