@@ -29,7 +29,8 @@ def topics(app: App) -> dict[str, TopicSpec[Any]]:
     """All that a worker would create, as the broker names them."""
     settings = app.settings
     changelogs = [changelog(settings.app_id, table) for table in (*app.engine.tables, POSITIONS)]
-    specs = (*ALL, *(agent.topic for agent in declared), *changelogs)
+    agents = [spec for agent in declared for spec in (agent.topic, *agent.outputs)]
+    specs = (*ALL, *agents, *changelogs)
     return {settings.topic_prefix + spec.name: spec for spec in specs}
 
 
