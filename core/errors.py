@@ -24,6 +24,8 @@ HomunculusError
 │   ├── GoldenMismatchError  the model doesn't compute what its golden examples say
 │   └── TransitionError      a deployment can't go from this stage to that one
 ├── RequestRefusedError  a control request is answered by one alert; the running deployment stays
+├── BackupError      state is neither saved nor restored: what was there before is there still
+│   └── DamagedFileError     a file of state isn't what its manifest says
 ├── TaskError        the partition's task is dropped and opened again from what is committed
 └── FatalError       the process exits at once, non-zero
     ├── FencedError      another worker has its partitions now
@@ -160,6 +162,14 @@ class TransitionError(ModelError):
 
 class RequestRefusedError(HomunculusError):
     """A control request is refused; the running deployment stays."""
+
+
+class BackupError(HomunculusError):
+    """State is neither saved nor restored; nothing has changed."""
+
+
+class DamagedFileError(BackupError):
+    """A file of state isn't what its manifest says."""
 
 
 class TaskError(HomunculusError):

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaError, NotControllerError, TopicAlreadyExistsError, for_code
 
@@ -87,6 +87,22 @@ class TopicAdmin:
             for name, code, message in answer.topic_errors
             if code
         }
+
+    async def extend(self, names: Iterable[str], partitions: int) -> None:
+        """Gives topics more partitions. Raises RightsError, KafkaError."""
+        wanted = {name: NewPartitions(partitions) for name in names}
+        try:
+            if wanted:
+                await self.client.create_partitions(wanted)
+            shapes = await self.shapes()
+            while any(shapes[name].partitions < partitions for name in wanted):
+                await asyncio.sleep(RETRY_S)
+                shapes = await self.shapes()
+        except REFUSED as error:
+            raise RightsError(
+                f"the broker doesn't let us give {', '.join(wanted)} {partitions} partitions: grant ALTER on them, or "
+                "do it yourself with kafka-topics.sh --alter"
+            ) from error
 
     async def configs(self, names: Iterable[str]) -> dict[str, dict[str, str]] | None:
         """name -> the configs in CHECKED. None where the broker describes none (the embedded one hangs up)."""

@@ -131,7 +131,7 @@ async def _lacking(client: AIOKafkaClient, needed: Needed) -> AsyncIterator[str]
 
 async def _may_read_group(client: AIOKafkaClient, group: str) -> bool:
     try:
-        node = await _coordinator(client, CoordinationType.GROUP, group)
+        node = await coordinator(client, CoordinationType.GROUP, group)
     except GroupAuthorizationFailedError:
         return False
     answer = await client.send(node, GroupRightsRequest(group), group=ConnectionGroup.COORDINATION)
@@ -143,7 +143,7 @@ async def _may_read_group(client: AIOKafkaClient, group: str) -> bool:
 
 async def _may_write(client: AIOKafkaClient, transactional_id: str) -> bool:
     try:
-        node = await _coordinator(client, CoordinationType.TRANSACTION, transactional_id)
+        node = await coordinator(client, CoordinationType.TRANSACTION, transactional_id)
     except TransactionalIdAuthorizationFailed:
         return False
     request = InitProducerIdRequest(transactional_id, TRANSACTION_S * 1000)
@@ -151,7 +151,7 @@ async def _may_write(client: AIOKafkaClient, transactional_id: str) -> bool:
     return for_code(answer.error_code) is not TransactionalIdAuthorizationFailed
 
 
-async def _coordinator(client: AIOKafkaClient, kind: int, key: str) -> int:
+async def coordinator(client: AIOKafkaClient, kind: int, key: str) -> int:
     """A cluster that is young has none at first."""
     deadline = time.monotonic() + _LOOK_S
     while True:

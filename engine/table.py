@@ -254,6 +254,11 @@ class Table(Generic[K, V]):
         """What a migration makes of a stored value. Override where that is more than the value of the declaration."""
         return migration(value)
 
+    def session(self, key: K) -> str | bytes:
+        """The key of the records that a key's values belong to: it says in which partition they live. Override where
+        that isn't the key itself (docs/backup.md: more partitions)."""
+        return key
+
     def encode_key(self, key: K) -> bytes:
         """How a key is stored."""
         return self._key_bytes(key)
