@@ -1,18 +1,33 @@
-"""`faust -A app reset`: this worker's checkpoints go; what they were made of stays in the broker."""
+"""`faust -A app reset`: this worker's checkpoints go; what they were made of stays in the broker. With --from: all
+state goes, and the input is read again from a time on."""
 
 from __future__ import annotations
 
 import fcntl
 import shutil
+import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import click
+from aiokafka import AIOKafkaConsumer, TopicPartition
 from faust.cli.base import option
 
 from cli.command import OperatorCommand, offering
-from cli.report import Report
-from core.errors import DataFolderError, SettingsError
+from cli.reach import reach
+from cli.reading import partitions_of
+from cli.report import Report, columns
+from cli.state import may_replace
+from core.errors import DataFolderError, SettingsError, UsageError
+from core.topics import CONTROL
+from engine import snapshot
+from engine.archive import Pair
+from engine.backup import scratch
+from engine.connection import Connection
+from engine.restore import Plan, refuse_while_used, replace_state
+from engine.snapshot import changelogs
+from tables.deployments import deployments
 
 
 class Reset(OperatorCommand):
@@ -20,12 +35,22 @@ class Reset(OperatorCommand):
 
     Nothing is lost with Apache Kafka: the changelogs hold every table, and the next start replays them, which takes
     longer than opening a checkpoint. Refused while a worker uses the folder.
+
+    With --from, in the broker: every table is emptied, and workers read the input again from that time on. What is
+    deployed stays. Outputs are repeated with the same ids. Refused while any worker of the application runs.
     """
 
-    options = offering(option("--yes", is_flag=True, default=False, show_default=False, help="Don't ask."))
+    options = offering(
+        option("--from", "since", default=None, metavar="TIME", help="Reprocess: 2026-01-31T12:00Z."),
+        option("--yes", is_flag=True, default=False, show_default=False, help="Don't ask."),
+    )
 
-    async def answer(self, yes: bool = False, **options: Any) -> Report:
-        """Deletes what is certainly ours. Raises DataFolderError while a worker uses it."""
+    async def answer(self, yes: bool = False, since: str | None = None, **options: Any) -> Report:
+        """Raises DataFolderError, BackupError while a worker is there."""
+        return self._checkpoints(yes) if since is None else await self._reprocess(moment(since), yes)
+
+    def _checkpoints(self, yes: bool) -> Report:
+        """Deletes what is certainly ours."""
         folder = self.ours.engine.application_folder
         stores = partition_folders(folder)
         if not stores:
@@ -48,6 +73,83 @@ class Reset(OperatorCommand):
             "bytes": size,
         }
         return Report(document, [f"Deleted the checkpoints of {what}. The next start replays their changelogs."])
+
+    async def _reprocess(self, since: datetime, yes: bool) -> Report:
+        app = self.ours
+        settings, control = app.settings, app.settings.topic_prefix + CONTROL.name
+        connection = await reach(settings)
+        await may_replace(app, connection)
+        await refuse_while_used(connection, self._tell)
+        count, tables = await snapshot.shape(connection, list(app.engine.tables))
+        inputs = await partitions_of(connection, *sorted(app.engine.sources - {control}))
+        starts, ends = await offsets_at(connection, since, [tp for tp in inputs if tp.partition < count])
+        plans = {}
+        for number, (positions, values) in (await self._kept(connection, count, tables, control)).items():
+            positions |= {tp.topic: offset for tp, offset in starts.items() if tp.partition == number}
+            plans[number] = Plan(positions, -1, {deployments.name: values})
+        again = sum(ends[tp] - offset for tp, offset in starts.items())
+        if not yes:
+            if self.json:
+                raise SettingsError("reset --json clears state only with --yes")
+            question = (
+                f"Empty every table of {settings.app_id} but what is deployed, and read the input again from "
+                f"{since.isoformat()} on ({again:,} events at most)? Outputs are repeated with the same ids."
+            )
+            if not click.confirm(question, err=True):
+                return Report({"from": since.isoformat(), "reset": False}, ["Nothing was changed."], ok=False)
+        done = await replace_state(connection, tables, plans, list(starts), self._tell)
+        rows = [
+            {"topic": tp.topic, "partition": tp.partition, "from": offset, "to": ends[tp]}
+            for tp, offset in sorted(starts.items())
+        ]
+        document = {"from": since.isoformat(), "reset": True, "deleted": done.deleted, "input": rows}
+        lines = columns(("topic", "partition", "from", "to"), [tuple(row.values()) for row in rows])
+        lines.append(f"{done.deleted:,} values deleted. Workers that start read the input from {since.isoformat()} on.")
+        return Report(document, lines)
+
+    async def _kept(
+        self, connection: Connection, count: int, tables: list[str], control: str
+    ) -> dict[int, tuple[dict[str, int], list[Pair]]]:
+        """What is deployed isn't made of events: how far `control` is read, and what came of it."""
+        kept = [table for table in tables if table == deployments.name]
+        found: dict[int, tuple[dict[str, int], list[Pair]]] = {}
+        with scratch(connection.settings) as room:
+            async with changelogs(connection, kept, self._tell) as logs:
+                for number in range(count):
+                    with room.store(kept) as store:
+                        marker = await logs.of(number).snapshot(store)
+                        values = [pair for table in kept for pair in store.scan(table)]
+                    found[number] = {t: at for t, at in marker.positions.items() if t == control}, values
+        return found
+
+    def _tell(self, line: str) -> None:
+        if not self.json:
+            print(line, file=sys.stderr, flush=True)
+
+
+def moment(text: str) -> datetime:
+    """A time with its zone. Raises UsageError."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(f"--from is {text!r}; write a time like 2026-01-31T12:00Z") from None
+    if found.tzinfo is None:
+        raise UsageError(f"--from is {text!r}, in which time zone? Write {text}Z for UTC")
+    if found > datetime.now(UTC):
+        raise UsageError(f"--from is {text!r}, which is still to come")
+    return found
+
+
+async def offsets_at(
+    connection: Connection, since: datetime, inputs: list[TopicPartition]
+) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+    """The first record of each partition that was written at that time or later, and the end of each."""
+    async with AIOKafkaConsumer(**connection.options, isolation_level=connection.isolation) as consumer:
+        consumer.assign(inputs)  # else it learns of one topic at a time, each for a pause of 100 ms
+        ends = await consumer.end_offsets(inputs)
+        at = int(since.timestamp() * 1e3)
+        found = await consumer.offsets_for_times(dict.fromkeys(inputs, at))
+    return {tp: found[tp].offset if found.get(tp) else ends[tp] for tp in inputs}, ends
 
 
 def partition_folders(folder: Path) -> list[Path]:
