@@ -92,7 +92,7 @@ def _known(topics: Iterable[str], prefix: str) -> str:
 async def _request(connection: Connection, target: TopicPartition, session: str) -> str:
     """Writes it. Returns where it stands, as its answer names it."""
     action = Action(action="erase", session=session, id=uuid.uuid4().hex)
-    producer = AIOKafkaProducer(**connection.options, acks="all", request_timeout_ms=10_000)
+    producer = AIOKafkaProducer(**connection.options, acks="all")
     await producer.start()
     try:
         raw = codec_of(Action).encode(action)

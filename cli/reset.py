@@ -86,7 +86,9 @@ class Reset(OperatorCommand):
         plans = {}
         for number, (positions, values) in (await self._kept(connection, count, tables, control)).items():
             positions |= {tp.topic: offset for tp, offset in starts.items() if tp.partition == number}
-            plans[number] = Plan(positions, -1, {deployments.name: values})
+            plans[number] = Plan(
+                positions, -1, {deployments.name: values}, {deployments.name: deployments.schema.version}
+            )
         again = sum(ends[tp] - offset for tp, offset in starts.items())
         if not yes:
             if self.json:

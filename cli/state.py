@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from functools import wraps
@@ -32,7 +32,9 @@ from engine.changelog import POSITIONS
 from engine.connection import Connection
 from engine.rekey import place_anew
 from engine.restore import Plan, refuse_while_used, refuse_without_transactions, replace_state
+from engine.schema import refuse_newer
 from engine.snapshot import Tell, unread
+from engine.table import Table
 
 EVERY_S: Final = 2.0
 """Between two lines of progress."""
@@ -197,6 +199,7 @@ class Import(StateCommand):
             _check_application(manifest, settings.app_id, application)
             _check_prefix(manifest, settings.topic_prefix, new_topics)
             _check_count(manifest, settings.partitions, rekey, new_topics)
+            _check_versions(manifest, app.engine.tables.values())
             await asyncio.to_thread(check, archive, tell)
             connection = await reach(settings)
             await may_replace(app, connection)
@@ -214,6 +217,7 @@ class Import(StateCommand):
                         one.positions,
                         one.watermark,
                         {table: archive.pairs(table, one.partition) for table in app.engine.tables},
+                        one.versions,
                     )
                     for one in manifest.state
                 }
@@ -280,6 +284,12 @@ def _check_prefix(manifest: Manifest, ours: str, new_topics: bool) -> None:
             f"the file's positions are of topics with the prefix {manifest.topic_prefix!r}, HOMUNCULUS_TOPIC_PREFIX is "
             f"{ours!r}: take --new-topics to read the others from their beginning"
         )
+
+
+def _check_versions(manifest: Manifest, tables: Iterable[Table[Any, Any]]) -> None:
+    schemas = [table.schema for table in tables]
+    for one in manifest.state:
+        refuse_newer(one.partition, one.versions, one.value_format, schemas)
 
 
 def _check_count(manifest: Manifest, count: int, rekey: bool, new_topics: bool) -> None:

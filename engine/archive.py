@@ -62,6 +62,10 @@ class PartitionState(msgspec.Struct, frozen=True):
     """Which life of the changelogs it was read from, and up to where: what it can be compared with."""
     changelogs: dict[str, int]
     tables: dict[str, Part]
+    versions: dict[str, int] = {}
+    """Table -> the newest version of its values; 1 where it isn't named (engine/schema.py)."""
+    value_format: int = 1
+    """Of values' headers."""
 
 
 class Manifest(msgspec.Struct, frozen=True):

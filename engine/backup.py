@@ -118,7 +118,15 @@ def _write(writer: ArchiveWriter, partition: int, store: PartitionStore, tables:
 def _state(partition: int, marker: Marker, left: dict[str, int], parts: dict[str, Part]) -> PartitionState:
     changelog_ends = dict(marker.changelogs or {})
     return PartitionState(
-        partition, marker.positions, left, marker.watermark, marker.incarnation, changelog_ends, parts
+        partition,
+        marker.positions,
+        left,
+        marker.watermark,
+        marker.incarnation,
+        changelog_ends,
+        parts,
+        marker.versions,
+        marker.format,
     )
 
 

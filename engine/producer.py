@@ -69,7 +69,6 @@ class Producer:
             "max_request_size": 2 * largest,
             # The broker answers CONCURRENT_TRANSACTIONS while the last one ends: ask again soon.
             "retry_backoff_ms": 5,
-            "request_timeout_ms": 15_000,
             "compression_type": None if settings.compression == "none" else settings.compression,
         }
         if self.transactional:

@@ -42,10 +42,13 @@ async def place_anew(
         tell(f"partition {one.partition} of {manifest.partitions}: its sessions are placed in {count} partitions")
     await asyncio.to_thread(store.restored, Meta())
     plans = {}
+    versions: dict[str, int] = {}
+    for one in manifest.state:
+        versions |= {table: max(found, versions.get(table, 1)) for table, found in one.versions.items()}
     for number in range(count):
         old = manifest.state[number] if number < manifest.partitions else None
         values = {name: _placed(store, name, number) for name in tables}
-        plans[number] = Plan(old.positions if old else {}, _watermark(archive, number, count), values)
+        plans[number] = Plan(old.positions if old else {}, _watermark(archive, number, count), values, versions)
     return plans
 
 

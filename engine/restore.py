@@ -53,6 +53,8 @@ class Plan:
     watermark: int
     values: Mapping[str, Iterable[Pair]] = field(default_factory=dict)
     """Table -> its values by ascending key; tables that aren't named are emptied."""
+    versions: Mapping[str, int] = field(default_factory=dict)
+    """Table -> the newest version of these values, where it isn't 1."""
 
 
 @dataclass(slots=True)
@@ -101,7 +103,7 @@ async def refuse_while_used(connection: Connection, tell: Tell) -> None:
 
 async def members(connection: Connection) -> list[str]:
     """The workers in the application's group, by client id and host."""
-    client = AIOKafkaClient(**connection.options, request_timeout_ms=10_000)
+    client = AIOKafkaClient(**connection.options)
     try:
         await client.bootstrap()
         group = connection.settings.app_id
@@ -138,6 +140,8 @@ async def replace_state(
         logs = {
             number: Changelog(replace(connection, guarantee=Guarantee.EXACTLY_ONCE), number, tables) for number in plans
         }
+        for number, log in logs.items():
+            log.versions = dict(plans[number].versions)
         held = {tp: plans[tp.partition].positions.get(tp.topic, 0) for tp in locks}
         await producer.begin(_NOBODY, held, [log.positions for log in logs.values()])
         try:

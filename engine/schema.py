@@ -75,18 +75,22 @@ class Schema:
 
 
 def refuse_newer(
-    partition: int, newest: Mapping[str, int], written: int, schemas: Iterable[Schema], store: PartitionStore
+    partition: int,
+    newest: Mapping[str, int],
+    written: int,
+    schemas: Iterable[Schema],
+    store: PartitionStore | None = None,
 ) -> None:
     """Raises NewerStateError where a partition has values that this release doesn't know.
 
-    newest: table -> its newest version there, and written: the header's format, both as the last marker says.
+    newest: table -> its newest version there, and written: the header's format, both as the last marker says. store:
+    where to look for a key that an error can name.
     """
     for schema in schemas:
         found = newest.get(schema.table, 1)
         if found > schema.version:
-            raise NewerStateError(
-                schema.table, found, schema.version, partition, _example(store, schema.table, schema.version)
-            )
+            key = None if store is None else _example(store, schema.table, schema.version)
+            raise NewerStateError(schema.table, found, schema.version, partition, key)
     if written > FORMAT:
         raise NewerStateError(None, written, FORMAT, partition, None)
 

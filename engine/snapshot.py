@@ -133,7 +133,8 @@ class PartitionChangelogs:
                 raise BackupError("the state was replaced while it was read: run the command again")
             for one in complete:
                 if all(one.changelogs.get(table, 0) >= offset for table, offset in reached.items()):
-                    return Marker(incarnation, one.positions, one.watermark, dict(one.changelogs))
+                    ends = dict(one.changelogs)
+                    return Marker(incarnation, one.positions, one.watermark, ends, found.versions, found.format)
             if time.monotonic() > deadline:
                 raise BackupError(
                     f"partition {self._partition} doesn't come to the end of a commit: a transaction may be hanging "

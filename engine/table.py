@@ -256,8 +256,10 @@ class Table(Generic[K, V]):
 
     def session(self, key: K) -> str | bytes:
         """The key of the records that a key's values belong to: it says in which partition they live. Override where
-        that isn't the key itself (docs/backup.md: more partitions)."""
-        return key
+        that is neither the key nor what stands before `separator` (docs/backup.md: more partitions)."""
+        if self.separator is None:
+            return key
+        return self.encode_key(key).decode().partition(self.separator)[0]
 
     def encode_key(self, key: K) -> bytes:
         """How a key is stored."""

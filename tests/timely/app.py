@@ -69,10 +69,6 @@ class Reminders(Timers):
     name = "reminders"
     separator = "/"
 
-    def session(self, key: str) -> str:
-        """The visitor's."""
-        return key.partition("/")[0]
-
 
 class Alarms(Timers):
     """session/click -> when it is told of, by the clock."""
@@ -80,10 +76,6 @@ class Alarms(Timers):
     name = "alarms"
     separator = "/"
     time = Time.PROCESSING
-
-    def session(self, key: str) -> str:
-        """The visitor's."""
-        return key.partition("/")[0]
 
 
 class Answers(Pattern[str, str, str]):
