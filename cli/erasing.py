@@ -74,7 +74,8 @@ async def _partitions(connection: Connection, *topics: str) -> int:
         shapes = await admin.shapes()
     if missing := [name for name in (ours, *topics) if name not in shapes]:
         raise SettingsError(
-            f"{connection.bootstrap} has no application {settings.app_id!r}: {', '.join(missing)} isn't there. Check "
+            f"{connection.bootstrap} has no application {settings.app_id!r}, or not all of its topics (missing: "
+            f"{', '.join(missing)}). Check "
             f"HOMUNCULUS_APP_ID and HOMUNCULUS_TOPIC_PREFIX{_known(shapes, settings.topic_prefix)}"
         )
     return shapes[topics[0]].partitions

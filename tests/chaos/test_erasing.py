@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter
 from collections.abc import Iterator
@@ -27,6 +28,7 @@ from engine.connection import connect
 from engine.publisher import partition_of
 from tests import tally
 from tests.chaos.conftest import OwnKafka
+from tests.integration.test_commands import command, words_of
 from tests.rig import Rig, rig_on
 from tests.stream import EPOCH_MS, Record, Sent, observation
 from tests.timely.app import Click
@@ -236,7 +238,10 @@ async def test_a_copy_forgets_it_too_and_a_request_waits_for_a_worker(rig: Rig) 
     rig.wait_records("predictions", 2)
     heir.start()
     until(lambda: copied(owner) or copied(heir), 60, what="the copy is current", alive=[owner, heir])
-    assert (await erase(connection, SESSION, 60)).document["values"]["sessions"] == 1
+    said = await asyncio.to_thread(command, "tables", "erase", SESSION, "--json", **words_of(settings_of(rig)))
+    document = json.loads(said.stdout)
+    assert (said.returncode, document["state"], document["values"]["sessions"]) == (0, "erased", 1), said.stderr
+    assert SESSION not in said.stdout
     holder = next(worker for worker in (owner, heir) if copied(worker))
     other = heir if holder is owner else owner
     other.kill()

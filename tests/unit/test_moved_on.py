@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 import pytest
 
+from core.errors import TaskError
 from core.topics import Direction, TopicSpec
 from engine.agent import Agent, Stream
 from engine.table import Table
@@ -54,3 +55,32 @@ async def test_an_order_that_was_at_work_when_its_partition_moved_on_is_handled_
                 await asyncio.sleep(0)
         partition.commit()
         assert partition.committed.tables["test-handled"] == {b"ann": b'\x00\x01["o1"]'}
+
+
+async def test_an_order_whose_partition_fails_under_it_is_done_again_and_no_dead_letter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed: list[str] = []
+
+    async def handle(order: Order) -> None:
+        if not failed:
+            failed.append(order.id)
+            raise TaskError("a store that can't be read just now")
+        handled[order.session] = [*handled.get(order.session, []), order.id]  # type: ignore[misc]
+
+    async def serve(stream: Stream[Order]) -> None:
+        await stream.each(handle, concurrency=4)
+
+    async with Partition([Agent(ORDERS, serve)], [handled], tmp_path, monkeypatch) as partition:
+        await partition.send([Order("ann", "o1")])
+        async with asyncio.timeout(10):
+            while partition.task.next_offset(ORDERS.name) > 0 and partition.task.unfinished():
+                await asyncio.sleep(0)
+        await partition.send([])
+        async with asyncio.timeout(10):
+            while partition.task.unfinished() or partition.task.idle:
+                await asyncio.sleep(0)
+        partition.commit()
+        assert partition.committed.tables["test-handled"] == {b"ann": b'\x00\x01["o1"]'}
+        assert partition.outputs("dead-letters") == []
+        assert failed == ["o1"]
