@@ -69,7 +69,7 @@ def test_what_a_held_up_wire_delivers_late_does_no_harm(rig: Rig, wire: Proxy, a
     rig.assert_exact()
 
 
-@pytest.mark.parametrize("away_s", [1, 10, 60])
+@pytest.mark.parametrize("away_s", [1, 60])
 def test_a_broker_that_refuses_connections_is_waited_for(rig: Rig, wire: Proxy, away_s: int) -> None:
     rig.worker("a").start()
     rig.deploy()
@@ -86,10 +86,9 @@ def test_connections_that_die_without_a_word_are_given_up(rig: Rig, wire: Proxy)
     rig.worker("a").start()
     rig.deploy()
     with rig.sender(rate=500):
-        for _ in range(2):
-            rig.wait_progress(500)
-            wire.forget()
-            rig.wait_progress(500, within_s=90)
+        rig.wait_progress(500)
+        wire.forget()
+        rig.wait_progress(500, within_s=90)
     rig.assert_exact()
 
 
