@@ -55,6 +55,11 @@ class Copy:
             raise
         self.current_at = began
 
+    @property
+    def age_s(self) -> float | None:
+        """Seconds since it stood at the end of its changelogs; None while it never has."""
+        return None if self.current_at is None else time.monotonic() - self.current_at
+
     async def close(self) -> None:
         """Releases the folder: the partition's task may want it."""
         opening, self._opening, self.store = self._opening, None, None
@@ -116,6 +121,5 @@ class Standbys:
                 await copy.catch_up(reader)
 
     def staleness(self) -> dict[int, float | None]:
-        """Seconds since each copy stood at the end of its changelogs; None while it never has."""
-        now = time.monotonic()
-        return {n: None if c.current_at is None else now - c.current_at for n, c in sorted(self.copies.items())}
+        """How old each copy is."""
+        return {n: copy.age_s for n, copy in sorted(self.copies.items())}

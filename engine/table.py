@@ -238,6 +238,10 @@ class Table(Generic[K, V]):
         """A stored value for people: what JSON can hold, with readable names."""
         return msgspec.to_builtins(self.decode(raw))
 
+    def copied(self, store: PartitionStore) -> Shard:
+        """A copy's part, for a single look at it."""
+        return self.shard(store)
+
     def keys_of(self, session: str, shard: Shard) -> list[bytes]:
         """The stored keys that belong to a session, for erasing it. Override where of_sessions and separator don't say
         it."""

@@ -107,6 +107,10 @@ class TimedTable(Table[K, V]):
     def shard(self, store: PartitionStore) -> Shard:
         return TimedShard(self.name, store, lambda key, raw: self.due(self.decode(raw, key)))
 
+    def copied(self, store: PartitionStore) -> Shard:
+        """Without what is due: that would be a look at every value."""
+        return KeyValueShard(self.name, store)
+
     def __setitem__(self, key: K, value: V) -> None:
         s = current_slice()
         if isinstance(s, Firing):

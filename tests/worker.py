@@ -34,6 +34,7 @@ class Answer:
     status: int
     text: str
     retry_after: str | None = None
+    staleness_ms: str | None = None
 
     def json(self) -> Any:
         """The body, decoded. Raises AssertionError with the body when it isn't JSON."""
@@ -122,7 +123,9 @@ class Worker:
             request.add_header("Authorization", f"Bearer {token}")
         try:
             with urllib.request.urlopen(request, timeout=within_s) as response:
-                return Answer(response.status, response.read().decode())
+                return Answer(
+                    response.status, response.read().decode(), staleness_ms=response.headers["X-Staleness-Ms"]
+                )
         except urllib.error.HTTPError as error:
             with error:
                 return Answer(error.code, error.read().decode(), error.headers["Retry-After"])

@@ -14,6 +14,9 @@ from web.errors import NotOpenError, OwnerError, UnreachableError
 
 HOP: Final = "X-Homunculus-Forwarded"
 """On what one worker asks of another: such a request is never passed on."""
+STALENESS: Final = "X-Staleness-Ms"
+"""On what a copy answers: it has all that was committed so long ago, and perhaps more."""
+PASSED_ON: Final = {"Retry-After", STALENESS}
 FORWARD_S: Final = 5.0
 LARGEST: Final = 8 << 20
 """Bytes of an answer that is passed on."""
@@ -57,6 +60,25 @@ class Owners:
         owner = self.url(partition)
         if owner is None or self._app.rebalancing or HOP in request.headers or owner == self._app.conf.canonical_url:
             raise NotOpenError(f"partition {partition} has no owner that this worker knows of at the moment: ask again")
+        return await self._ask(owner, request, partition)
+
+    async def copy(self, request: web.Request, partition: int) -> web.Response | None:
+        """What another worker's copy of a partition has to say; None where nobody has one."""
+        if HOP in request.headers:
+            return None
+        assignor: Any = self._app.assignor
+        owner, us = self.url(partition), self._app.conf.canonical_url
+        for url in map(URL, assignor.external_topics_metadata()):
+            if url not in {owner, us}:
+                try:
+                    answer = await self._ask(url, request, partition)
+                except (UnreachableError, OwnerError):
+                    continue
+                if answer.status in {200, 404}:
+                    return answer
+        return None
+
+    async def _ask(self, owner: URL, request: web.Request, partition: int) -> web.Response:
         headers = {HOP: "1"} | {name: request.headers[name] for name in ("Authorization",) if name in request.headers}
         target = URL(f"{owner.origin()}{request.rel_url.raw_path_qs}", encoded=True)
         try:
@@ -69,8 +91,7 @@ class Owners:
                 response = web.Response(
                     body=bytes(body), status=answer.status, content_type=answer.content_type, charset=answer.charset
                 )
-                if "Retry-After" in answer.headers:
-                    response.headers["Retry-After"] = answer.headers["Retry-After"]
+                response.headers.update({name: answer.headers[name] for name in PASSED_ON & answer.headers.keys()})
                 return response
         except (ClientError, OSError, TimeoutError) as error:
             raise UnreachableError(

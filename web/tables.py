@@ -14,8 +14,8 @@ from aiohttp import web
 from engine.app import App
 from engine.table import RESERVED, Shard, Table
 from web import answers
-from web.errors import MalformedError, UnknownError
-from web.owners import Owners
+from web.errors import MalformedError, NotOpenError, UnknownError, UnreachableError
+from web.owners import STALENESS, Owners
 
 PAGE: Final = 100
 MOST: Final = 1000
@@ -56,18 +56,36 @@ class Tables:
         return answers.json({"worker": engine.name, "partitions": partitions, "tables": tables})
 
     async def value(self, request: web.Request) -> web.Response:
-        """The value of one key; the key is percent-encoded, / as %2F."""
+        """The value of one key; the key is percent-encoded, / as %2F. ?stale_ok=1: from a copy (HOMUNCULUS_STANDBYS)
+        while the owner can't answer."""
         table = self._table(request)
         raw_key = unquote_to_bytes(request.rel_url.raw_path.split("/", 3)[3])
         key = _encoded(table, raw_key)
         partition = self._owners.partition(key)
-        shard = self._owners.here(table.name, partition)
-        if shard is None:
-            return await self._owners.forward(request, partition)
-        raw = shard.finished(key)
-        if raw is None or key.startswith(RESERVED):
-            raise UnknownError(f"table {table.name} has no value for this key (partition {partition})")
-        return answers.json(table.describe(shard, raw))
+        stale_ok = _stale_ok(request)
+        try:
+            shard = self._owners.here(table.name, partition)
+            if shard is not None:
+                return _described(table, shard, key, partition)
+            answer = await self._owners.forward(request, partition)
+        except (NotOpenError, UnreachableError):
+            if stale_ok and (copied := await self._copied(request, table, key, partition)) is not None:
+                return copied
+            raise
+        if answer.status == 503 and stale_ok:
+            return await self._copied(request, table, key, partition) or answer
+        return answer
+
+    async def _copied(
+        self, request: web.Request, table: Table[Any, Any], key: bytes, partition: int
+    ) -> web.Response | None:
+        """What a copy says, here or on another worker; None where there is none."""
+        copy = self._app.engine.standbys.copies.get(partition)
+        if copy is None or copy.store is None or (age_s := copy.age_s) is None:
+            return await self._owners.copy(request, partition)
+        response = _described(table, table.copied(copy.store), key, partition)
+        response.headers[STALENESS] = str(round(1e3 * age_s))
+        return response
 
     async def page(self, request: web.Request) -> web.Response:
         """This worker's part, in key order: ?prefix= &limit= (100, at most 1,000) &after= (the key before)."""
@@ -101,6 +119,20 @@ class Tables:
         except KeyError:
             known = ", ".join(sorted(self._app.engine.tables))
             raise UnknownError(f"there is no such table; there are {known}") from None
+
+
+def _described(table: Table[Any, Any], shard: Shard, key: bytes, partition: int) -> web.Response:
+    raw = shard.finished(key)
+    if raw is None or key.startswith(RESERVED):
+        raise UnknownError(f"table {table.name} has no value for this key (partition {partition})")
+    return answers.json(table.describe(shard, raw))
+
+
+def _stale_ok(request: web.Request) -> bool:
+    text = request.query.get("stale_ok")
+    if text not in {None, "0", "1"}:
+        raise MalformedError("stale_ok must be 0 or 1")
+    return text == "1"
 
 
 def _encoded(table: Table[Any, Any], raw: bytes) -> bytes:

@@ -20,7 +20,16 @@ def test_a_takeover_with_a_copy_replays_only_the_tail(rig: Rig) -> None:
     owner, heir = workers
     until(lambda: current(owner) and current(heir), 30, what="copies are current", alive=workers)
     already = len(replays(heir))
+    value = {
+        session: heir.get(f"/tables/sessions/{session}").json() for session in {one.session for one in sender.sent}
+    }
     owner.kill()
+    lost = [session for session in value if heir.get(f"/tables/sessions/{session}").status == 503]
+    assert lost, "the owner's sessions are nobody's until the group takes it for dead"
+    for session in lost:
+        stale = heir.get(f"/tables/sessions/{session}?stale_ok=1")
+        assert (stale.status, stale.json()) == (200, value[session])
+        assert 0 <= int(stale.staleness_ms or "-1") < 10_000
     until(lambda: len(opened(heir)) == rig.partitions, 30, what="the heir has all partitions", alive=[heir])
     taken = replays(heir)[already:]
     assert len(taken) == rig.partitions // 2, tails([heir])
