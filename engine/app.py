@@ -6,8 +6,10 @@ import asyncio
 import gc
 import logging
 import os
+import resource
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from contextlib import suppress
 from ipaddress import ip_address
 from typing import Any, Final, NoReturn
 
@@ -43,6 +45,8 @@ from models.store import ModelStore
 
 log = logging.getLogger(__name__)
 
+FILES: Final = 65_536
+"""Open files that a worker asks for, at most."""
 START_STATUS: Final = 1
 """Exit status of a worker that can't start."""
 
@@ -175,6 +179,7 @@ class App(faust.App):
 
     async def on_first_start(self) -> None:
         """Broker, topics and models; whatever is wrong ends the process with a sentence and a status."""
+        allow_files()
         try:
             self.engine.claim_folder()
             await self._begin()
@@ -258,6 +263,16 @@ def create_app(settings: Settings, background: Iterable[Background] = ()) -> App
         ModelStore(settings.model_store), Device.of(settings.device), InferenceThread(), settings.default_model
     )
     return App(settings, models, declared, background)
+
+
+def allow_files() -> None:
+    """Asks the system for as many open files as it lets a process have: a partition holds about ten, and many systems
+    begin with 1,024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES if hard == resource.RLIM_INFINITY else min(hard, FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _calm_collector() -> None:
