@@ -146,6 +146,8 @@ async def offsets_at(
     connection: Connection, since: datetime, inputs: list[TopicPartition]
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
     """The first record of each partition that was written at that time or later, and the end of each."""
+    if not inputs:
+        return {}, {}
     async with AIOKafkaConsumer(**connection.options, isolation_level=connection.isolation) as consumer:
         consumer.assign(inputs)  # else it learns of one topic at a time, each for a pause of 100 ms
         ends = await consumer.end_offsets(inputs)

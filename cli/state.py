@@ -321,6 +321,8 @@ async def _check_positions(
     if rekey:
         unheard = {TopicPartition(t, one.partition) for one in manifest.state for t in sources} - wanted.keys()
         wanted |= dict.fromkeys(unheard & set(await partitions_of(connection, *sources)), 0)
+    if not wanted:
+        return []  # nothing was ever committed
     there = set(await partitions_of(connection, *{tp.topic for tp in wanted}))
     if gone := sorted({tp.topic for tp in wanted} - {tp.topic for tp in there}):
         raise BackupError(

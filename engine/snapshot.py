@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from itertools import chain
 from typing import Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -93,12 +94,11 @@ class PartitionChangelogs:
                 continue
             async for batches in fetches(self._connection, self._stable, tp, start, stop):
                 items = {}
-                for batch in batches:
-                    for record in batch:
-                        if start <= record.offset < stop:
-                            items[record.key] = record.value if values else b""
-                            reached[table] = record.offset + 1
-                            count += 1
+                for record in chain.from_iterable(batches):
+                    if start <= (offset := record.offset) < stop:
+                        items[record.key] = record.value if values else b""
+                        reached[table] = offset + 1
+                count += len(items)
                 store.restore(table, items)  # type: ignore[arg-type]  # ours, so they have keys
                 if count - told >= TELL_EVERY:
                     told = count

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from aiokafka.admin import RecordsToDelete
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Place
 
@@ -22,7 +24,7 @@ from core.errors import BackupError
 from core.settings import Guarantee, Settings
 from core.topics import changelog
 from engine import bulk
-from engine.admin import ensure_topics
+from engine.admin import TopicAdmin, ensure_topics
 from engine.archive import Archive
 from engine.backup import check, compare, export
 from engine.changelog import POSITIONS, Changelog
@@ -222,6 +224,23 @@ async def test_a_changelog_that_says_something_else_is_found(app: Application) -
     await producer.stop()
 
 
+async def test_what_compaction_has_taken_is_counted_and_no_difference(app: Application) -> None:
+    producer, log, _ = await app.owner(0)
+    await app.commit(producer, log, {"one": {b"a": b"1", b"b": b"2"}}, 10)
+    await export(app.connection, TABLES, [], app.file, quiet)
+    await app.commit(producer, log, {"one": {b"a": b"3"}}, 20)
+    await producer.stop()
+    old = log.targets(["one"])[0]
+    async with TopicAdmin(app.connection.bootstrap) as admin:  # what the log cleaner does to a, and never does to b
+        anyhow = ConfigResource(ConfigResourceType.TOPIC, old.topic, {"cleanup.policy": "delete"})
+        await admin.client.alter_configs([anyhow])
+        await admin.client.delete_records({old: RecordsToDelete(before_offset=2)})
+    with Archive(app.file) as archive:
+        found = await compare(app.connection, archive, quiet)
+    assert (found.same, found.overwritten, found.missing) == (0, 1, 1)
+    assert found.examples == ["missing: 'b' of one/0"]
+
+
 async def test_a_name_that_is_taken_and_an_application_that_is_not_there_are_told(app: Application) -> None:
     app.file.write_text("precious")
     with pytest.raises(BackupError, match="choose another name"):
@@ -361,14 +380,15 @@ def test_an_imported_state_goes_on_where_the_file_was_made(shop: Shop) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
-def test_an_import_that_is_killed_leaves_the_state_from_before(rig: Rig) -> None:
-    shop = Shop(rig, sessions=100_000)
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("end", ["killed", "overtaken by a worker"])
+def test_an_import_that_does_not_end_leaves_the_state_from_before(rig: Rig, end: str) -> None:
+    shop = Shop(rig, sessions=60_000)
     worker = shop.worker()
-    shop.order(100_000)
+    shop.order(60_000)
     wait_committed(shop, worker)
     shop.done("export", str(shop.file))
-    shop.order(100_000)
+    shop.order(60_000)
     wait_committed(shop, worker)
     assert worker.terminate() == 0
     shop.done("export", str(rig.folder / "later.zip"))
@@ -376,11 +396,14 @@ def test_an_import_that_is_killed_leaves_the_state_from_before(rig: Rig) -> None
     before = written(rig, changelog_topic)
     importing = shop.begin("state", "import", str(shop.file), "--yes")
     until(lambda: written(rig, changelog_topic) > before + 1000, 60, what="the import is writing")
-    importing.send_signal(signal.SIGKILL)
-    importing.communicate()
-    assert importing.returncode == -signal.SIGKILL, "it was too quick to be killed"
+    importing.send_signal(signal.SIGKILL if end == "killed" else signal.SIGSTOP)
     worker.start()
     until(lambda: worker.log(None).count("is open") >= 2 * rig.partitions, 60, what="it opens", alive=[worker])
+    if end != "killed":
+        importing.send_signal(signal.SIGCONT)
+    said = "".join(importing.communicate(timeout=60))
+    assert importing.returncode == (-signal.SIGKILL if end == "killed" else 1), f"it was too quick: {said}"
+    assert end == "killed" or "nothing was changed" in said
     wait_committed(shop, worker)
     assert worker.terminate() == 0
     assert shop.done("verify", str(rig.folder / "later.zip"))["ok"], "the state isn't the one from before"
@@ -388,8 +411,7 @@ def test_an_import_that_is_killed_leaves_the_state_from_before(rig: Rig) -> None
     worker.start()
     wait_committed(shop, worker)
     assert worker.terminate() == 0
-    found = shop.done("export", str(rig.folder / "last.zip"))
-    assert found["tables"]["totals"] == 100_000
+    shop.done("export", str(rig.folder / "last.zip"))
     assert totals_in(rig.folder / "last.zip") == shop.totals
 
 

@@ -398,5 +398,5 @@ def test_agents_shows_ours_and_fausts_misleading_commands_are_gone() -> None:
     names = command("--help").stdout
     for gone in ("clean-versions", "model "):
         assert f"  {gone}" not in names
-    for there in ("models", "tables", "topics", "replay", "reset", "doctor", "worker"):
+    for there in ("models", "tables", "topics", "replay", "reset", "state", "doctor", "worker"):
         assert f"  {there}" in names

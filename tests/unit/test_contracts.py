@@ -81,6 +81,7 @@ def test_a_builder_takes_its_first_record_whatever_its_size_and_then_says_none()
     [
         (AIOKafkaConsumer, ["_fetcher", "_coordinator", "_closed"]),
         (aiokafka.AIOKafkaProducer, ["_txn_manager"]),
+        (TransactionManager, ["transaction_timeout_ms"]),
         (Fetcher, ["_closed", "_fetch_task", "_subscriptions", "_fetch_max_wait_ms", "_fetch_min_bytes"]),
         (AIOKafkaConnection, ["_requests", "_request_timeout"]),
         (GroupCoordinator, ["generation", "_coordination_task", "_metadata_snapshot", "_pending_exception"]),
