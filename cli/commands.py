@@ -9,12 +9,10 @@ from cli.models import Models
 from cli.replay import Replay
 from cli.reset import Reset
 from cli.send import Send
-from cli.state import Export, Import, Verify
+from cli.state import state
 from cli.tables import Tables
 from cli.topics import Topics
 
 without("model", "clean-versions")
 
-__all__ = [
-    "Agents", "Doctor", "Export", "Import", "Models", "Replay", "Reset", "Send", "Tables", "Topics", "Verify",
-]  # fmt: skip
+__all__ = ["Agents", "Doctor", "Models", "Replay", "Reset", "Send", "Tables", "Topics", "state"]

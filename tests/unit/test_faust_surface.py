@@ -212,7 +212,8 @@ def transport(fresh: Fresh) -> None:
 
 
 def commands_of_ours(fresh: Fresh) -> dict[str, Any]:
-    assert set(commands.__all__) == {"Agents", "Doctor", "Models", "Replay", "Reset", "Send", "Tables", "Topics"}
+    ours = {"Agents", "Doctor", "Models", "Replay", "Reset", "Send", "Tables", "Topics", "state"}
+    assert set(commands.__all__) == ours
     return dict(cli.commands)
 
 
