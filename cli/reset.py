@@ -22,7 +22,6 @@ from cli.state import may_replace
 from core.errors import DataFolderError, SettingsError, UsageError
 from core.topics import CONTROL
 from engine import snapshot
-from engine.archive import Pair
 from engine.backup import scratch
 from engine.connection import Connection
 from engine.restore import Plan, refuse_while_used, replace_state
@@ -83,12 +82,9 @@ class Reset(OperatorCommand):
         count, tables = await snapshot.shape(connection, list(app.engine.tables))
         inputs = await partitions_of(connection, *sorted(app.engine.sources - {control}))
         starts, ends = await offsets_at(connection, since, [tp for tp in inputs if tp.partition < count])
-        plans = {}
-        for number, (positions, values) in (await self._kept(connection, count, tables, control)).items():
-            positions |= {tp.topic: offset for tp, offset in starts.items() if tp.partition == number}
-            plans[number] = Plan(
-                positions, -1, {deployments.name: values}, {deployments.name: deployments.schema.version}
-            )
+        plans = await self._kept(connection, count, tables, control)
+        for tp, offset in starts.items():
+            plans[tp.partition].positions[tp.topic] = offset
         again = sum(ends[tp] - offset for tp, offset in starts.items())
         if not yes:
             if self.json:
@@ -109,19 +105,19 @@ class Reset(OperatorCommand):
         lines.append(f"{done.deleted:,} values deleted. Workers that start read the input from {since.isoformat()} on.")
         return Report(document, lines)
 
-    async def _kept(
-        self, connection: Connection, count: int, tables: list[str], control: str
-    ) -> dict[int, tuple[dict[str, int], list[Pair]]]:
+    async def _kept(self, connection: Connection, count: int, tables: list[str], control: str) -> dict[int, Plan]:
         """What is deployed isn't made of events: how far `control` is read, and what came of it."""
         kept = [table for table in tables if table == deployments.name]
-        found: dict[int, tuple[dict[str, int], list[Pair]]] = {}
+        found: dict[int, Plan] = {}
         with scratch(connection.settings) as room:
             async with changelogs(connection, kept, self._tell) as logs:
                 for number in range(count):
                     with room.store(kept) as store:
                         marker = await logs.of(number).snapshot(store)
                         values = [pair for table in kept for pair in store.scan(table)]
-                    found[number] = {t: at for t, at in marker.positions.items() if t == control}, values
+                    positions = {topic: at for topic, at in marker.positions.items() if topic == control}
+                    versions = {table: version for table, version in marker.versions.items() if table in kept}
+                    found[number] = Plan(positions, -1, {deployments.name: values}, versions, marker.format)
         return found
 
     def _tell(self, line: str) -> None:

@@ -218,6 +218,7 @@ class Import(StateCommand):
                         one.watermark,
                         {table: archive.pairs(table, one.partition) for table in app.engine.tables},
                         one.versions,
+                        one.format,
                     )
                     for one in manifest.state
                 }
@@ -289,7 +290,7 @@ def _check_prefix(manifest: Manifest, ours: str, new_topics: bool) -> None:
 def _check_versions(manifest: Manifest, tables: Iterable[Table[Any, Any]]) -> None:
     schemas = [table.schema for table in tables]
     for one in manifest.state:
-        refuse_newer(one.partition, one.versions, one.value_format, schemas)
+        refuse_newer(one.partition, one.versions, one.format, schemas)
 
 
 def _check_count(manifest: Manifest, count: int, rekey: bool, new_topics: bool) -> None:

@@ -41,14 +41,16 @@ async def place_anew(
                 await asyncio.to_thread(_place, archive, one.partition, tables[name], count, store)
         tell(f"partition {one.partition} of {manifest.partitions}: its sessions are placed in {count} partitions")
     await asyncio.to_thread(store.restored, Meta())
-    plans = {}
     versions: dict[str, int] = {}
-    for one in manifest.state:
-        versions |= {table: max(found, versions.get(table, 1)) for table, found in one.versions.items()}
+    for table, version in (item for one in manifest.state for item in one.versions.items()):
+        versions[table] = max(version, versions.get(table, 1))
+    newest = max(one.format for one in manifest.state)
+    plans = {}
     for number in range(count):
         old = manifest.state[number] if number < manifest.partitions else None
         values = {name: _placed(store, name, number) for name in tables}
-        plans[number] = Plan(old.positions if old else {}, _watermark(archive, number, count), values, versions)
+        positions = old.positions if old else {}
+        plans[number] = Plan(positions, _watermark(archive, number, count), values, versions, newest)
     return plans
 
 

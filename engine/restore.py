@@ -28,6 +28,7 @@ from engine.outputs import Builders
 from engine.producer import TRANSACTION_S, Member, Producer
 from engine.protocol import GroupRightsRequest
 from engine.rights import coordinator
+from engine.schema import FORMAT
 from engine.snapshot import PartitionChangelogs, Tell, changelogs
 from engine.store import Meta, PartitionStore
 from engine.table import Items
@@ -53,8 +54,10 @@ class Plan:
     watermark: int
     values: Mapping[str, Iterable[Pair]] = field(default_factory=dict)
     """Table -> its values by ascending key; tables that aren't named are emptied."""
-    versions: Mapping[str, int] = field(default_factory=dict)
-    """Table -> the newest version of these values, where it isn't 1."""
+    versions: dict[str, int] = field(default_factory=dict)
+    """Table -> the newest version of its values."""
+    format: int = FORMAT
+    """Of values' headers."""
 
 
 @dataclass(slots=True)
@@ -140,8 +143,6 @@ async def replace_state(
         logs = {
             number: Changelog(replace(connection, guarantee=Guarantee.EXACTLY_ONCE), number, tables) for number in plans
         }
-        for number, log in logs.items():
-            log.versions = dict(plans[number].versions)
         held = {tp: plans[tp.partition].positions.get(tp.topic, 0) for tp in locks}
         await producer.begin(_NOBODY, held, [log.positions for log in logs.values()])
         try:
@@ -154,6 +155,7 @@ async def replace_state(
         async with producer.transaction():
             markers: Builders = {}
             for number, plan in plans.items():
+                logs[number].versions, logs[number].format = plan.versions, plan.format
                 markers |= logs[number].marker(producer, plan.positions, plan.watermark)
             await producer.send(markers)
         return done
