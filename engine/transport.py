@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import aiokafka
@@ -47,6 +48,8 @@ HEARTBEAT_MS: Final = 500
 is asked less often: it throws members out who ask while it deals."""
 METADATA_MS: Final = 10_000
 """How old what we know of the topics may be: added partitions are seen so soon."""
+MODELS_S: Final = 20.0
+"""Seconds that joining the group waits for the models that are deployed."""
 CLOSE_S: Final = 8.0
 """Seconds that the end of all work may take: a broker that is out of reach must not keep us for longer than
 supervisors wait."""
@@ -135,6 +138,9 @@ class TaskConsumer(faust_consumer.Consumer):
                 UsageError(f"{', '.join(sorted(unknown))}: only topics of @agent are read here (see docs/faust.md)")
             )
             return
+        with suppress(TimeoutError):  # whoever has our future partitions keeps them until we can work on them
+            async with asyncio.timeout(MODELS_S):
+                await self.engine.ready.wait()
         self.kafka.subscribe(topics=sorted(self.engine.sources), listener=_Listener(self))
 
     # -- rebalance ----------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from functools import wraps
 from typing import Any, Final
 
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
@@ -39,6 +40,7 @@ def remove() -> None:
     AIOKafkaClient.send, AIOKafkaConnection.send, AIOKafkaConnection._send_sasl_token = _ask, _write, _write_token
 
 
+@wraps(_ask)
 async def _ask_and_watch(
     client: Any, node: int, request: Any, *, group: ConnectionGroup = ConnectionGroup.DEFAULT
 ) -> Any:
@@ -64,6 +66,7 @@ def _close_if_silent(connection: Any, oldest: Any) -> None:
 
 
 def _closing(write: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(write)
     def writing(connection: Any, *args: Any, **options: Any) -> Any:
         try:
             return write(connection, *args, **options)

@@ -32,7 +32,8 @@ class _Link:
         """Both sides see a reset."""
         for end in self.ends:
             with suppress(OSError):
-                end.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+                if (connected := end.get_extra_info("socket")) is not None:  # else it has closed by itself
+                    connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
             end.transport.abort()
 
 

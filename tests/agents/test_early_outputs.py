@@ -15,7 +15,7 @@ CALLS = 40
 SESSIONS = 8
 
 
-@pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
+@pytest.mark.parametrize("guarantee", ["exactly_once", pytest.param("at_least_once", marks=pytest.mark.long)])
 def test_early_outputs_are_seen_before_the_commit_and_a_crash_repeats_them_but_not_the_state(
     rig: Rig, guarantee: str
 ) -> None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 from urllib.parse import quote
 
 import pytest
 
 from engine.publisher import partition_of
+from engine.store import PartitionStore, RocksMemory
+from engine.table import Table
 from tests.kafka import free_port
 from tests.unit.web.worker import NASTY, PARTITIONS, Start, Worker
 from tests.worker import has_ipv6
@@ -100,6 +104,29 @@ async def test_an_owners_answer_without_end_is_not_passed_on(start: Start, monke
     status, body = await first.get("/tables/notes/k")
     assert status == 502
     assert "1000 bytes" in body["message"]
+
+
+@pytest.mark.parametrize("here", [True, False])
+async def test_a_copy_answers_for_an_owner_that_does_not_where_the_reader_allows_it(
+    start: Start, tmp_path: Path, here: bool
+) -> None:
+    asked, other = await start(), await start()
+    dead = f"http://127.0.0.1:{free_port()}"
+    for worker in (asked, other):
+        told = {dead: {"observations": list(range(PARTITIONS))}, other.url: {"observations": []}}
+        cast(Any, worker.app.assignor).external_topic_distribution = told
+    store = PartitionStore(tmp_path / "copy", ["notes"], RocksMemory())
+    store.write({"notes": {b"k": Table.declared["notes"].encode("as of a moment ago")}})
+    keeper = asked if here else other
+    copy: Any = SimpleNamespace(store=store, age_s=0.25)
+    keeper.app.engine.standbys.copies[partition_of(b"k", PARTITIONS)] = copy
+
+    assert (await asked.get("/tables/notes/k"))[0] == 503
+    assert (await asked.get("/tables/notes/k?stale_ok=perhaps"))[0] == 400
+    async with asked.client.get("/tables/notes/k?stale_ok=1") as answer:
+        assert (answer.status, await answer.json()) == (200, "as of a moment ago")
+        assert answer.headers["X-Staleness-Ms"] == "250"
+    store.close()
 
 
 def tell(worker: Worker, owner: str) -> None:
