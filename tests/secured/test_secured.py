@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiokafka import TopicPartition
 from aiokafka.client import AIOKafkaClient
 from pydantic import SecretStr
 
@@ -24,7 +25,7 @@ from engine.admin import ensure_topics
 from engine.admission import admitted
 from engine.changelog import POSITIONS
 from engine.connection import Connection, client_options, connect
-from engine.protocol import DescribeTransactionsRequest
+from engine.protocol import UNSTABLE_OFFSET_COMMIT, DescribeTransactionsRequest, StableOffsetFetchRequest
 from tests.rig import Rig, rig_on
 from tests.secured.certificates import KEY_PASSWORD
 from tests.secured.kafka import MTLS, PASSWORD, SASL_PLAINTEXT, SASL_SSL, TLS, Right, SecuredKafka
@@ -64,16 +65,22 @@ def login(secured: SecuredKafka, tmp_path: Path, mechanism: str = "PLAIN") -> di
 
 
 async def open_under(rig: Rig, worker: Worker) -> bool:
-    """Whether the worker has a transaction open that already holds its positions."""
+    """Whether the worker has a transaction open that already holds the offsets of its partitions."""
+    app_id, marked = application(rig), rig.topic(changelog(application(rig), POSITIONS).name)
     client = AIOKafkaClient(bootstrap_servers=rig.broker.bootstrap)
     try:
         await client.bootstrap()
-        request = DescribeTransactionsRequest([f"{application(rig)}-{worker.name}"])
-        answer = await client.send(client.get_random_node(), request)
+        node = client.get_random_node()
+        found = await client.send(node, DescribeTransactionsRequest([f"{app_id}-{worker.name}"]))
+        [(_, _, state, _, _, _, _, topics, _)] = found.transactions
+        numbers = [number for topic, partitions, _ in topics if topic == marked for number in partitions]
+        if state != "Ongoing" or not numbers:
+            return False
+        held = [TopicPartition(rig.topic("observations"), number) for number in numbers]
+        offsets = await client.send(node, StableOffsetFetchRequest(app_id, held))
     finally:
         await client.close()
-    [(_, _, state, _, _, _, _, topics, _)] = answer.transactions
-    return state == "Ongoing" and rig.topic(changelog(application(rig), POSITIONS).name) in [one[0] for one in topics]
+    return all(code == UNSTABLE_OFFSET_COMMIT for _, partitions, _ in offsets.topics for *_, code, _ in partitions)
 
 
 def assert_secret(text: str) -> None:
