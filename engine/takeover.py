@@ -9,7 +9,7 @@ And there are transactions whose markers a broker forgot when it stopped. Seen o
 load, 3 times in 50): the coordinator has logged CompleteCommit, but in some partitions the marker is missing. What
 lies behind is invisible to read_committed readers, and the next commit of the same producer makes it visible, decided
 or not. They are ended as the positions say: committed if the newest positions record is visible, else aborted. Where
-the marker is missing in the group's offsets (seen once), nobody would ever get a lock again.
+the marker is missing in the group's offsets, nobody would ever get a lock again.
 """
 
 from __future__ import annotations
