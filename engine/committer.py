@@ -43,8 +43,8 @@ class Committer:
         self._id = f"{engine.settings.app_id}-{engine.settings.worker_id or uuid.uuid4().hex}"
         """Of a worker with a name it outlives the process: a restart ends at once what the last one left open."""
         self._member: Member = (-1, "", None)
-        self._producer: asyncio.Task[Producer] | None = None
-        self._early: asyncio.Task[Producer] | None = None
+        self._producers: dict[str | None, asyncio.Task[Producer]] = {}
+        """By transactional id: the one of commits, and where an agent's outputs don't wait for them, a plain one."""
         self._takeover: Takeover | None = None
         self._work = asyncio.Event()
         self.lock = asyncio.Lock()
@@ -62,28 +62,21 @@ class Committer:
 
     async def producer(self) -> Producer:
         """The worker's producer, started. Raises FencedError, TaskError."""
-        if self._producer is None:
-            self._producer = asyncio.create_task(self._started(self._id))
-        starting = self._producer
-        try:
-            return await asyncio.shield(starting)
-        except HomunculusError:
-            if self._producer is starting:
-                self._producer = None
-            raise
+        return await self._shared(self._id)
 
     async def early_producer(self) -> Producer:
         """Of what doesn't wait for a commit: without transactions nothing does. Raises FencedError, TaskError."""
-        if not self._engine.exactly_once:
-            return await self.producer()
-        if self._early is None:
-            self._early = asyncio.create_task(self._started(None))
-        starting = self._early
+        return await self._shared(None if self._engine.exactly_once else self._id)
+
+    async def _shared(self, transactional_id: str | None) -> Producer:
+        if transactional_id not in self._producers:
+            self._producers[transactional_id] = asyncio.create_task(self._started(transactional_id))
+        starting = self._producers[transactional_id]
         try:
             return await asyncio.shield(starting)
         except HomunculusError:
-            if self._early is starting:
-                self._early = None
+            if self._producers.get(transactional_id) is starting:
+                del self._producers[transactional_id]
             raise
 
     async def _started(self, transactional_id: str | None) -> Producer:
@@ -170,8 +163,9 @@ class Committer:
                 return
             tasks = [task for task in tasks if task.open]
             taken = [task.take(producer) for task in tasks]
-            for task, part in zip(tasks, taken, strict=True):
-                await task.until_sent(part.early)
+            for part in taken:
+                if part.early is not None:
+                    await part.early.until_sent(part.staged)
             records: Builders = {}
             for part in taken:
                 for target, batches in (*part.outputs.items(), *part.records.items()):
@@ -193,7 +187,7 @@ class Committer:
                 task.committed_to(part, ends)
 
     def _working(self) -> Producer | None:
-        started = self._producer
+        started = self._producers.get(self._id)
         return started.result() if started is not None and started.done() and not started.exception() else None
 
     async def failed(self, error: TaskError | FencedError) -> None:
@@ -211,8 +205,8 @@ class Committer:
 
     async def _discard(self) -> None:
         self._work.clear()
-        producers, self._producer, self._early = (self._producer, self._early), None, None
-        for started in filter(None, producers):
+        producers, self._producers = self._producers, {}
+        for started in producers.values():
             await asyncio.wait([started])
             if not started.exception():
                 await started.result().stop()

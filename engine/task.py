@@ -16,6 +16,7 @@ from engine.admission import REFUSED, in_words
 from engine.batch import Slice, Staged
 from engine.changelog import Changelog
 from engine.clock import PartitionClock
+from engine.early import EarlyOutbox
 from engine.offsets import OffsetTracker
 from engine.outputs import Builders, Outbox
 from engine.producer import Producer
@@ -56,8 +57,9 @@ class Taken(NamedTuple):
     records: Builders
     """The changes, for the changelogs."""
     outputs: Builders
-    early: int
-    """Outputs so far that don't wait for a commit: all of them must have left before this one."""
+    early: EarlyOutbox | None
+    staged: int
+    """So many outputs don't wait for a commit so far: all of them must have left before this one."""
 
 
 class PartitionTask:
@@ -88,17 +90,13 @@ class PartitionTask:
         self._dirty = False
         self._closing = False
         self._written_to: set[TopicPartition] = set()
-        self._early: Outbox | None = None
+        self._early: EarlyOutbox | None = None
         """What doesn't wait for a commit: all outputs without transactions, else those of early agents."""
         self._store: PartitionStore | None = None
         self._checkpointed = time.monotonic()
         self._meta: Meta | None = None
         self._writing: asyncio.Task[None] | None = None
         self._opening: asyncio.Task[PartitionStore] | None = None
-        self._sender: asyncio.Task[None] | None = None
-        self._sent = asyncio.Condition()
-        self._sent_to = 0
-        self._telling: asyncio.Task[None] | None = None
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._runner = asyncio.create_task(self._run(), name=f"partition {partition}")
 
@@ -142,10 +140,7 @@ class PartitionTask:
         connection, tables, folder = engine.connection, engine.tables, engine.folder / str(self.partition)
         self._failure = asyncio.get_running_loop().create_future()
         self._changelog = Changelog(connection, self.partition, list(tables))
-        self._outbox = Outbox((await engine.committer.producer()).new_builder)
-        self._early = None if engine.exactly_once else self._outbox
-        if engine.exactly_once and engine.has_early:
-            self._early = Outbox((await engine.committer.early_producer()).new_builder)
+        await self._open_outboxes()
         sources = [TopicPartition(topic, self.partition) for topic in self.topics]
         if connection.transactional:
             self.reason = "waiting until its former owner's work is decided"
@@ -165,8 +160,6 @@ class PartitionTask:
         schemas = [table.schema for table in tables.values()]
         refuse_newer(self.partition, written.versions, written.format, schemas, store)  # before a value is read
         self._versioned = {schema.table: schema.version for schema in schemas if schema.version > 1}
-        self._sent_to = 0
-        self._sender = None
         self._dirty = False
         self._shards = {name: table.shard(store) for name, table in tables.items()}
         self._trackers = {t: OffsetTracker(store.meta.positions.get(t, 0)) for t in self.topics}
@@ -194,13 +187,22 @@ class PartitionTask:
             {t: tracker.position for t, tracker in self._trackers.items()},
         )
 
+    async def _open_outboxes(self) -> None:
+        committer = self.engine.committer
+        if self.engine.has_early or not self.engine.exactly_once:
+            self._early = EarlyOutbox(await committer.early_producer(), committer.failed)
+        if self.engine.exactly_once:
+            self._outbox = Outbox((await committer.producer()).new_builder)
+        else:
+            assert self._early is not None
+            self._outbox = self._early
+
     def fail(self, error: TaskError | FencedError) -> None:
         """What was taken from it is not committed: it opens anew."""
         if self.open:
             self._drop(str(error))
             self._failure.set_exception(error)
             self._failure.exception()  # nobody asks for it when the task is being closed
-            self._telling = asyncio.create_task(self._tell_commit())
 
     async def close(self) -> None:
         """Drops what is not committed, and releases the folder."""
@@ -214,6 +216,8 @@ class PartitionTask:
         self.epoch += 1
         self.open = False
         self.reason = reason
+        if self._early is not None:
+            self._early.close(reason)
         self._trackers = {}
         self._shards = {}
 
@@ -331,14 +335,14 @@ class PartitionTask:
         if moved:
             if newest >= 0:
                 self.clock.passed(topic, newest)
-            self._settled()
+            self._touch()
             self.engine.wake.set()
             self.clock.strike()
 
     def fired(self, firing: Slice[Any]) -> None:
         """What was due was worked on, on finished state: it is part of the next commit."""
         self._settle(firing)
-        self._settled()
+        self._touch()
 
     @property
     def staged_room(self) -> bool:
@@ -353,56 +357,14 @@ class PartitionTask:
         for staged in s.outputs:
             self._outbox.add(staged)
 
-    def _settled(self) -> None:
-        self._touch()
-        self._hurry()
-
     def send_early(self, staged: Staged) -> None:
         """An output that doesn't wait for the commit of its event; the commit waits for it."""
         assert self._early is not None
         self._early.add(staged)
-        self._hurry()
-
-    def _hurry(self) -> None:
-        if self._early and self._sender is None:
-            self._sender = asyncio.create_task(self._send_at_once())
 
     def _touch(self) -> None:
         self._dirty = True
         self.engine.committer.wake()
-
-    async def _send_at_once(self) -> None:
-        """What doesn't wait for the commit: one request in flight, the next takes all since."""
-        outbox = self._early
-        assert outbox is not None
-        try:
-            producer = await self.engine.committer.early_producer()
-            while outbox and outbox is self._early:
-                staged = outbox.staged
-                await producer.send(outbox.take())
-                if outbox is self._early:  # else the task has opened anew meanwhile, and counts from nothing
-                    self._sent_to = staged
-                    await self._tell_commit()
-        except (TaskError, FencedError) as error:
-            if self.open and outbox is self._early:
-                # What was taken is lost here, and other tasks use the same producer: all of them reopen.
-                await self.engine.committer.failed(error)
-        finally:
-            if self._sender is asyncio.current_task():
-                self._sender = None
-
-    async def _tell_commit(self) -> None:
-        async with self._sent:
-            self._sent.notify_all()
-
-    async def until_sent(self, number: int) -> None:
-        """Waits until so many outputs that don't wait for a commit have left. Raises TaskError when they can't."""
-        if self._sent_to >= number:
-            return
-        async with self._sent:
-            await self._sent.wait_for(lambda: self._sent_to >= number or not self.open)
-        if not self.open:
-            raise TaskError(self.reason)
 
     # -- committing ---------------------------------------------------------------------------------------------------
 
@@ -439,6 +401,7 @@ class PartitionTask:
             changes,
             records,
             outputs,
+            self._early,
             self._early.staged if self._early is not None else 0,
         )
 

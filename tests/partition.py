@@ -193,7 +193,7 @@ class Partition:
                 folder=self._folder / str(next(self.number)),
                 memory=RocksMemory(),
                 connection=SimpleNamespace(transactional=False, committed=self.committed),
-                committer=SimpleNamespace(producer=producer, wake=lambda: None, lock=asyncio.Lock()),
+                committer=SimpleNamespace(producer=producer, failed=None, wake=lambda: None, lock=asyncio.Lock()),
                 exactly_once=True,
                 has_early=False,
                 outputs=frozenset(
