@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Final, TypeVar
 
 from aiokafka import AIOKafkaProducer
-from aiokafka.partitioner import DefaultPartitioner
+from aiokafka.partitioner import murmur2
 
 from core.topics import TopicSpec
 from engine.codec import codec_of
@@ -17,13 +17,10 @@ E = TypeVar("E")
 
 STOP_S: Final = 3.0
 
-_partitioner = DefaultPartitioner()
-
 
 def partition_of(key: bytes, partitions: int) -> int:
     """Where every Kafka client puts a key: murmur2 of its bytes."""
-    numbers = list(range(partitions))
-    return int(_partitioner(key, numbers, numbers))
+    return int(murmur2(key) & 0x7FFFFFFF) % partitions
 
 
 class Publisher:

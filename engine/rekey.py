@@ -6,10 +6,9 @@ import asyncio
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from aiokafka.partitioner import murmur2
-
 from core.errors import BackupError, HomunculusError
 from engine.archive import Archive, Pair
+from engine.publisher import partition_of
 from engine.restore import Plan
 from engine.snapshot import Tell
 from engine.store import Meta, PartitionStore
@@ -17,11 +16,6 @@ from engine.table import RESERVED, Table
 
 _NUMBER: Final = 4
 """Bytes of the new partition's number before each key."""
-
-
-def partition_of(key: bytes, count: int) -> int:
-    """Where every Kafka client puts records with this key."""
-    return int(murmur2(key) & 0x7FFFFFFF) % count
 
 
 async def place_anew(
@@ -63,14 +57,14 @@ def _place(archive: Archive, partition: int, table: Table[Any, Any], count: int,
             if key.startswith(RESERVED):  # what a table says of itself, which every partition needs
                 items.update((prefix + key, value) for prefix in every)
                 continue
-            hashed = murmur2(_session(table, key)) & 0x7FFFFFFF
-            if hashed % before != partition:
+            session = _session(table, key)
+            if (place := partition_of(session, before)) != partition:
                 raise BackupError(
                     f"{key.decode('utf-8', 'backslashreplace')[:80]!r} of table {table.name!r} is in partition "
-                    f"{partition}, its session belongs to {hashed % before}: either the table's session() doesn't say "
+                    f"{partition}, its session belongs to {place}: either the table's session() doesn't say "
                     "whose a key is, or a producer doesn't partition by murmur2 on the key. Nothing was changed"
                 )
-            items[every[hashed % count] + key] = value
+            items[every[partition_of(session, count)] + key] = value
         store.restore(table.name, items)
 
 

@@ -31,7 +31,7 @@ from engine.changelog import POSITIONS, Changelog
 from engine.connection import Connection, connect
 from engine.outputs import Builders
 from engine.producer import Member, Producer
-from engine.rekey import partition_of
+from engine.publisher import partition_of
 from engine.restore import Plan, replace_state
 from engine.store import PartitionStore, RocksMemory
 from tests.integration.test_event_time import LATENESS_MS, Clicks, assert_as_recounted
