@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from datetime import UTC, datetime
 from functools import wraps
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, cast
 
 import click
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -62,7 +62,7 @@ class StateCommand(OperatorCommand):
         command: Any = state.command(help=cls.__doc__)(run)
         for each in cls.options or ():
             command = each(command)
-        return command  # type: ignore[no-any-return]
+        return cast(Callable[..., Any], command)
 
     def teller(self) -> Tell:
         """Progress for people: a line every so often, on stderr."""

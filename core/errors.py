@@ -27,6 +27,7 @@ HomunculusError
 ├── BackupError      state is neither saved nor restored: what was there before is there still
 │   └── DamagedFileError     a file of state isn't what its manifest says
 ├── TaskError        the partition's task is dropped and opened again from what is committed
+│   └── CorruptStoreError    its store is damaged: rebuilt from the changelogs
 └── FatalError       the process exits at once, non-zero
     ├── FencedError      another worker has its partitions now
     │   └── NotAMemberError    the group said so, before anything was written

@@ -4,12 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-import os
-import signal
-import subprocess
-import sys
-from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final
@@ -17,8 +11,6 @@ from typing import Any, Final
 import pytest
 from aiokafka.admin import RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
-from confluent_kafka import Consumer
-from confluent_kafka import TopicPartition as Place
 
 from core.errors import BackupError
 from core.settings import Guarantee, Settings
@@ -31,18 +23,12 @@ from engine.changelog import POSITIONS, Changelog
 from engine.connection import Connection, connect
 from engine.outputs import Builders
 from engine.producer import Member, Producer
-from engine.publisher import partition_of
 from engine.restore import Plan, replace_state
 from engine.store import PartitionStore, RocksMemory
-from tests.integration.test_event_time import LATENESS_MS, Clicks, assert_as_recounted
 from tests.kafka import Broker
-from tests.rig import Rig
-from tests.stream import Publisher
-from tests.worker import ROOT, Worker, until
 
 NOBODY: Final[Member] = (-1, "", None)
 TABLES: Final = ["one", "two"]
-APP: Final = "tests.clumsy.app"
 
 
 def quiet(line: str) -> None:
@@ -267,263 +253,3 @@ async def test_a_full_disk_leaves_no_file(app: Application, monkeypatch: pytest.
         await export(app.connection, TABLES, [], app.file, quiet)
     assert not [path for path in app.folder.iterdir() if "zip" in path.name]
     assert not list((app.folder / "data").iterdir())
-
-
-# -- workers and commands ------------------------------------------------------------------------------------------
-
-
-class Shop:
-    """Orders for an application that adds them up; its workers, and the commands about it."""
-
-    def __init__(self, rig: Rig, sessions: int = 40, app: str = APP) -> None:
-        self.rig = rig
-        self.app = app
-        self.sessions = sessions
-        self.totals: Counter[str] = Counter()
-        self.count = 0
-        self.file = rig.folder / "state.zip"
-
-    def worker(self, name: str = "a", **settings: Any) -> Worker:
-        return self.rig.worker(name, app=self.app, session_timeout=3, **settings).start().wait_log("is open")
-
-    def order(self, count: int) -> None:
-        for _ in range(count):
-            session = f"s{self.count % self.sessions}"
-            amount = self.count % 7
-            self.totals[session] += amount
-            order = {"id": f"o{self.count}", "session": session, "amount": amount}
-            self.rig.publisher.send(self.rig.topic("orders"), session.encode(), json.dumps(order).encode())
-            self.count += 1
-        self.rig.publisher.flush()
-
-    def command(self, *words: str, app_id: str | None = None, **settings: Any) -> subprocess.CompletedProcess[str]:
-        """`faust -A APP WORDS`."""
-        return subprocess.run(self._words(*words), timeout=120, check=False, **self._options(app_id, settings))
-
-    def begin(self, *words: str) -> subprocess.Popen[str]:
-        """The same, under way."""
-        return subprocess.Popen(self._words(*words), **self._options(None, {}))
-
-    def _words(self, *words: str) -> list[str]:
-        return [sys.executable, "-m", "faust", "-A", self.app, *words]
-
-    def _options(self, app_id: str | None, settings: dict[str, Any]) -> dict[str, Any]:
-        values = {
-            "broker": self.rig.broker.url,
-            "app_id": app_id or f"{self.rig.prefix}app",
-            "topic_prefix": self.rig.prefix,
-            "partitions": self.rig.partitions,
-            "data_dir": self.rig.folder / "data-command",
-            "model_store": self.rig.store,
-            "session_timeout": 3,
-        } | settings
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("HOMUNCULUS_")}
-        environment |= {f"HOMUNCULUS_{key.upper()}": str(value) for key, value in values.items()}
-        return {
-            "cwd": ROOT, "env": environment, "stdin": subprocess.DEVNULL, "text": True, "stdout": subprocess.PIPE,
-            "stderr": subprocess.PIPE,
-        }  # fmt: skip
-
-    def done(self, *words: str, **settings: Any) -> dict[str, Any]:
-        """The document of a command that succeeded."""
-        found = self.command("state", *words, "--json", **settings)
-        assert found.returncode == 0, found.stdout + found.stderr
-        document: dict[str, Any] = json.loads(found.stdout)
-        return document
-
-    def refused(self, *words: str, **settings: Any) -> str:
-        """What a command said that failed."""
-        found = self.command("state", *words, **settings)
-        assert found.returncode == 1, found.stdout + found.stderr
-        assert "Traceback" not in found.stderr, found.stderr
-        return found.stdout + found.stderr
-
-    def shown(self) -> dict[str, int]:
-        """The totals of all workers' views."""
-        items: dict[str, int] = {}
-        for worker in self.rig.running():
-            answer = worker.get("/tables/totals?limit=1000")
-            if answer.status == 200:
-                items |= {item["key"]: item["value"] for item in answer.json()["items"]}
-        return items
-
-    def wait_exact(self) -> None:
-        """Every order is in its session's total, once."""
-        what = "the totals are those of a recount"
-        until(lambda: self.shown() == dict(self.totals), 60, what=what, alive=self.rig.running())
-
-
-@pytest.fixture
-def shop(rig: Rig) -> Shop:
-    return Shop(rig)
-
-
-@pytest.mark.long
-def test_an_imported_state_goes_on_where_the_file_was_made(shop: Shop) -> None:
-    worker = shop.worker()
-    shop.order(2000)
-    shop.wait_exact()
-    saved = shop.done("export", str(shop.file))
-    assert saved["records"] >= 40
-    shop.order(2000)
-    shop.wait_exact()
-    assert "stop every worker first" in shop.refused("import", str(shop.file), "--yes")
-    assert worker.terminate() == 0
-    assert "only with --yes" in shop.refused("import", str(shop.file), "--json")
-    assert "Aborted" in shop.command("state", "import", str(shop.file)).stderr
-    assert shop.done("import", str(shop.file), "--yes")["imported"]
-    assert shop.done("verify", str(shop.file))["ok"]
-    worker.start().wait_log("is open")
-    shop.wait_exact()
-    shop.order(500)
-    shop.wait_exact()
-
-
-@pytest.mark.long
-@pytest.mark.timeout(400)
-@pytest.mark.parametrize("end", ["killed", "overtaken by a worker"])
-def test_an_import_that_does_not_end_leaves_the_state_from_before(rig: Rig, end: str) -> None:
-    shop = Shop(rig, sessions=60_000)
-    worker = shop.worker()
-    shop.order(60_000)
-    wait_committed(shop, worker)
-    shop.done("export", str(shop.file))
-    shop.order(60_000)
-    wait_committed(shop, worker)
-    assert worker.terminate() == 0
-    shop.done("export", str(rig.folder / "later.zip"))
-    changelog_topic = f"{rig.prefix}{rig.prefix}app-totals-changelog"
-    before = written(rig, changelog_topic)
-    importing = shop.begin("state", "import", str(shop.file), "--yes")
-    until(lambda: written(rig, changelog_topic) > before + 1000, 60, what="the import is writing")
-    importing.send_signal(signal.SIGKILL if end == "killed" else signal.SIGSTOP)
-    worker.start()
-    until(lambda: worker.log(None).count("is open") >= 2 * rig.partitions, 60, what="it opens", alive=[worker])
-    if end != "killed":
-        importing.send_signal(signal.SIGCONT)
-    said = "".join(importing.communicate(timeout=60))
-    assert importing.returncode == (-signal.SIGKILL if end == "killed" else 1), f"it was too quick: {said}"
-    assert end == "killed" or "nothing was changed" in said
-    wait_committed(shop, worker)
-    assert worker.terminate() == 0
-    assert shop.done("verify", str(rig.folder / "later.zip"))["ok"], "the state isn't the one from before"
-    assert shop.done("import", str(shop.file), "--yes")["imported"]
-    worker.start()
-    wait_committed(shop, worker)
-    assert worker.terminate() == 0
-    shop.done("export", str(rig.folder / "last.zip"))
-    assert totals_in(rig.folder / "last.zip") == shop.totals
-
-
-def wait_committed(shop: Shop, worker: Worker, topic: str = "orders") -> None:
-    """Every record is part of a commit, as the group's offsets say."""
-    consumer = Consumer({"bootstrap.servers": shop.rig.broker.bootstrap, "group.id": f"{shop.rig.prefix}app"})
-    places = [Place(shop.rig.topic(topic), number) for number in range(shop.rig.partitions)]
-
-    def lag() -> int:
-        ends = [consumer.get_watermark_offsets(place, 10)[1] for place in places]
-        noted = [max(place.offset, 0) for place in consumer.committed(places, 10)]
-        return sum(ends) - sum(noted)
-
-    try:
-        until(lambda: lag() == 0, 90, what="all is committed", alive=[worker])
-    finally:
-        consumer.close()
-
-
-def more_partitions(rig: Rig, count: int) -> None:
-    """The rig's topics have more; producers that have been running don't know yet."""
-    rig.partitions = count
-    rig.publisher = Publisher(rig.broker.bootstrap)
-
-
-def written(rig: Rig, topic: str) -> int:
-    """Offsets of a topic, decided or not."""
-    consumer = Consumer(
-        {"bootstrap.servers": rig.broker.bootstrap, "group.id": "nobody", "isolation.level": "read_uncommitted"}
-    )
-    try:
-        return sum(consumer.get_watermark_offsets(Place(topic, n), 10)[1] for n in range(rig.partitions))
-    finally:
-        consumer.close()
-
-
-def totals_in(file: Path) -> Counter[str]:
-    found: Counter[str] = Counter()
-    with Archive(file) as archive:
-        for one in archive.manifest.state:
-            for key, value in archive.pairs("totals", one.partition):
-                found[key.decode()] = json.loads(value[1:])
-    return found
-
-
-@pytest.mark.long
-@pytest.mark.timeout(300)
-def test_a_live_application_gets_more_partitions(rig: Rig) -> None:
-    shop = Shop(rig, sessions=300)
-    worker = shop.worker()
-    shop.order(3000)
-    shop.wait_exact()
-    assert worker.terminate() == 0
-    shop.order(10)
-    shop.done("export", str(rig.folder / "early.zip"))
-    more = {"partitions": 12}
-    assert "hasn't seen" in shop.refused("import", str(rig.folder / "early.zip"), "--rekey", "--yes", **more)
-    worker.start()
-    wait_committed(shop, worker)
-    assert worker.terminate() == 0
-    shop.done("export", str(shop.file))
-    assert "--rekey places" in shop.refused("import", str(shop.file), "--yes", **more)
-    done = shop.done("import", str(shop.file), "--rekey", "--yes", **more)
-    assert done["partitions"] == 12
-    more_partitions(rig, 12)
-    again = shop.done("export", str(rig.folder / "after.zip"))
-    assert totals_in(rig.folder / "after.zip") == shop.totals
-    with Archive(rig.folder / "after.zip") as archive:
-        for number in range(12):
-            for key, _ in archive.pairs("totals", number):
-                assert partition_of(key, 12) == number
-    assert again["partitions"] == 12
-    shop.worker("b")
-    shop.order(3000)
-    shop.wait_exact()
-
-
-@pytest.mark.long
-@pytest.mark.timeout(300)
-def test_windows_timers_and_patterns_move_with_their_sessions(rig: Rig) -> None:
-    shop, clicks = Shop(rig, app="tests.timely.app"), Clicks(rig, 1200)
-    late: dict[str, Any] = {"allowed_lateness": LATENESS_MS / 1e3}
-    worker = shop.worker(**late)
-    clicks.send(600)
-    wait_committed(shop, worker, "clicks")
-    assert worker.terminate() == 0
-    shop.done("export", str(shop.file))
-    assert shop.done("import", str(shop.file), "--rekey", "--yes", partitions=8, **late)["written"] > 30
-    more_partitions(rig, 8)
-    worker = shop.worker("b", **late)
-    clicks.send(600)
-    clicks.end()
-    assert_as_recounted(rig, clicks, [worker])
-
-
-@pytest.mark.long
-def test_files_that_do_not_fit_are_refused_with_what_would(shop: Shop) -> None:
-    worker = shop.worker()
-    shop.order(200)
-    shop.wait_exact()
-    assert worker.terminate() == 0
-    shop.done("export", str(shop.file))
-    other = f"{shop.rig.prefix}other"
-    said = shop.refused("import", str(shop.file), "--yes", app_id=other)
-    assert f"--application {shop.rig.prefix}app" in said
-    assert shop.done("import", str(shop.file), "--yes", "--application", f"{shop.rig.prefix}app", app_id=other)
-    copy = shop.rig.worker("c", app=APP, app_id=other).start()
-    shop.order(100)
-    shop.wait_exact()
-    assert copy.terminate() == 0
-    broken = shop.rig.folder / "broken.zip"
-    broken.write_bytes(shop.file.read_bytes()[:-100])
-    for command in ("verify", "import"):
-        shop.refused(command, str(broken))
-    assert "can't be read" in shop.refused("verify", str(shop.rig.folder / "none.zip"))

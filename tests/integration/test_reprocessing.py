@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from cli.reset import moment
 from core.errors import UsageError
-from tests.integration.test_backup import Shop, wait_committed
 from tests.rig import Rig
+from tests.shop import Shop, wait_committed
+from tests.worker import until
 
 
 @pytest.fixture
@@ -26,7 +26,8 @@ def test_reset_from_a_time_reads_the_input_again_from_there(shop: Shop) -> None:
     shop.order(500)
     shop.wait_exact()
     moment = datetime.now(UTC)
-    time.sleep(0.01)  # records have their time in ms
+    later = moment + timedelta(milliseconds=2)  # records have their time in ms
+    until(lambda: datetime.now(UTC) > later, 5, what="the next record is of a later time")
     shop.totals.clear()
     shop.order(300)
     wait_committed(shop, worker)
