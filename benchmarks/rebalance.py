@@ -30,7 +30,7 @@ SETTLE_S: Final = 6.0
 """Between two changes, and before the first."""
 LATE_S: Final = 60.0
 BEFORE_NS: Final = 10**9
-"""Events that are due shortly before a change may wait for it: they aren't the last one's."""
+"""Events that are due shortly before a change may wait for it: they count as its own."""
 
 
 @benchmark
@@ -117,6 +117,6 @@ def _waits(lab: Lab, run: Run, steps: list[tuple[str, Callable[[], object]]]) ->
     due, wait = np.array(waits).T
     starts = [began[what] for what, _ in steps]
     return {
-        what: float(wait[(due >= start) & (due < following - BEFORE_NS)].max())
+        what: float(wait[(due >= start - BEFORE_NS) & (due < following - BEFORE_NS)].max())
         for (what, _), start, following in zip(steps, starts, [*starts[1:], np.inf], strict=True)
     }

@@ -92,7 +92,7 @@ class Stream(Generic[E]):
                     return
                 working_on(s)
                 await handle(s.events[0])
-            except FatalError as error:
+            except (FatalError, DataFolderError) as error:
                 self.engine.fatal(error)
             except TaskError as error:  # nothing that the record could help
                 if isinstance(error, CorruptStoreError):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, cast
 
 import msgspec
 import pytest
 
-from core.errors import TaskError
+from core.errors import DataFolderError, TaskError
 from core.topics import Direction, TopicSpec
 from engine.agent import Agent, Stream
 from engine.table import Table
@@ -84,3 +84,24 @@ async def test_an_order_whose_partition_fails_under_it_is_done_again_and_no_dead
         assert partition.committed.tables["test-handled"] == {b"ann": b'\x00\x01["o1"]'}
         assert partition.outputs("dead-letters") == []
         assert failed == ["o1"]
+
+
+async def test_a_disk_that_fails_under_an_order_ends_the_worker_and_makes_no_dead_letter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = DataFolderError("the disk is gone")
+    ended: asyncio.Queue[BaseException] = asyncio.Queue()
+
+    async def handle(order: Order) -> None:
+        raise wrong
+
+    async def serve(stream: Stream[Order]) -> None:
+        await stream.each(handle, concurrency=4)
+
+    async with Partition([Agent(ORDERS, serve)], [handled], tmp_path, monkeypatch) as partition:
+        cast(Any, partition.task.engine).fatal = ended.put_nowait
+        await partition.send([Order("ann", "o1")])
+        assert await asyncio.wait_for(ended.get(), 10) is wrong
+        partition.commit()
+        assert partition.outputs("dead-letters") == []
+        assert partition.task.unfinished(), "the order waits for the next start"
