@@ -8,7 +8,7 @@ import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +18,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from benchmarks import model
+from benchmarks.host import Steal
 from core.topics import ALL
 from models.manifest import MODEL
 
@@ -48,6 +49,7 @@ class Lab:
     folder: Path
     """For stores, data folders and logs; removed by whoever made it."""
     partitions: int = 8
+    steal: Steal = field(default_factory=Steal)
 
     @property
     def store(self) -> Path:

@@ -39,6 +39,7 @@ class Drained:
     per_s: float
     """Events a second of wall time."""
     scores: dict[str, dict[str, float]]
+    steal_percent: float | None
 
 
 @benchmark
@@ -102,14 +103,15 @@ def drain(lab: Lab, run: Run, worker: Worker, load: Load, events: int, round_: i
         worker.wait_until_calm()
         worker.hold()
         publisher.publish(source, records)
+        lab.steal.since_last()
         cpu, began = worker.cpu_s(), time.monotonic()
         worker.go()
         worker.wait_until(lambda: reader.read(0.05) >= warm + events, DRAIN_S, "prediction of each event")
-        spent, took = worker.cpu_s() - cpu, time.monotonic() - began
+        spent, took, steal = worker.cpu_s() - cpu, time.monotonic() - began, lab.steal.since_last()
         scores = reader.scores()
     if len(scores) != warm + events:
         raise WorkerFailedError(f"{warm + events} events led to predictions of {len(scores)}:\n{worker.tail()}")
-    return Drained(spent / events * 1e6, events / took, scores)
+    return Drained(spent / events * 1e6, events / took, scores, steal)
 
 
 def _same(name: str, a: Drained, b: Drained) -> None:
@@ -129,6 +131,7 @@ def _figure(lab: Lab, load: Load, side: Side, drained: Sequence[Drained]) -> Res
         sessions=load.sessions,
         min=round(min(us), 2),
         max=round(max(us), 2),
+        steal_percent_of_rounds=[d.steal_percent for d in drained],
         events_per_s_wall=round(statistics.median(d.per_s for d in drained)),
     )
     goal = "<= 13" if side is OURS else None

@@ -16,7 +16,7 @@ from aiokafka.errors import CorruptRecordException
 
 from engine.record import Batch, Record
 
-CHUNK: Final = 500
+CHUNK: Final = 1000
 """Most records of a chunk; the last one of a fetch may have fewer."""
 
 

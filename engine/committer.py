@@ -40,8 +40,9 @@ class Committer:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._id = f"{engine.settings.app_id}-{engine.settings.worker_id or uuid.uuid4().hex}"
-        """Of a worker with a name it outlives the process: a restart ends at once what the last one left open."""
+        self.id = f"{engine.settings.app_id}-{engine.settings.worker_id or uuid.uuid4().hex}"
+        """The transactional id, and what the group calls the worker. Of a worker with a name it outlives the process: a
+        restart ends at once what the last one left open."""
         self._member: Member = (-1, "", None)
         self._producers: dict[str | None, asyncio.Task[Producer]] = {}
         """By transactional id: the one of commits, and where an agent's outputs don't wait for them, a plain one."""
@@ -62,11 +63,11 @@ class Committer:
 
     async def producer(self) -> Producer:
         """The worker's producer, started. Raises FencedError, TaskError."""
-        return await self._shared(self._id)
+        return await self._shared(self.id)
 
     async def early_producer(self) -> Producer:
         """Of what doesn't wait for a commit: without transactions nothing does. Raises FencedError, TaskError."""
-        return await self._shared(None if self._engine.exactly_once else self._id)
+        return await self._shared(None if self._engine.exactly_once else self.id)
 
     async def _shared(self, transactional_id: str | None) -> Producer:
         if transactional_id not in self._producers:
@@ -99,7 +100,7 @@ class Committer:
     def takeover(self) -> Takeover:
         """Decides what former owners left undecided."""
         if self._takeover is None:
-            self._takeover = Takeover(self._engine.connection, self._engine.consumer, self._id, self._end_empty)
+            self._takeover = Takeover(self._engine.connection, self._engine.consumer, self.id, self._end_empty)
         return self._takeover
 
     async def _end_empty(self, targets: Iterable[TopicPartition], commit: bool) -> None:
@@ -187,7 +188,7 @@ class Committer:
                 task.committed_to(part, ends)
 
     def _working(self) -> Producer | None:
-        started = self._producers.get(self._id)
+        started = self._producers.get(self.id)
         return started.result() if started is not None and started.done() and not started.exception() else None
 
     async def failed(self, error: TaskError | FencedError) -> None:

@@ -3,7 +3,8 @@
 Every transaction of a worker holds the group's offsets of the partitions that it writes for, and only the partition's
 owner is let do so. A new owner therefore waits until the group's offsets are stable and what stands in the changelogs
 is decided. Nearly always that is at once: who lets go of a partition commits first. Where it isn't, a worker has died
-or hangs in the middle of a transaction; its transactional id is taken from it, which aborts what is open.
+or hangs in the middle of a transaction; its transactional id is taken from it, which aborts what is open: at once if
+the group has thrown it out, else after a moment in which it may still end what it does.
 
 And there are transactions whose markers a broker forgot when it stopped. Seen on Kafka 4.4 (one broker, stopped under
 load, 3 times in 50): the coordinator has logged CompleteCommit, but in some partitions the marker is missing. What
@@ -17,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
@@ -32,6 +33,7 @@ from engine.protocol import (
     UNSTABLE_OFFSET_COMMIT,
     DescribeProducersRequest,
     DescribeTransactionsRequest,
+    GroupRightsRequest,
     ListTransactionsRequest,
     StableOffsetFetchRequest,
 )
@@ -39,7 +41,7 @@ from engine.protocol import (
 log = logging.getLogger(__name__)
 
 GRACE_S: Final = 0.5
-"""A transaction that is about to end has this long; then its id is taken from its producer."""
+"""A member's transaction that is about to end has this long; then its id is taken from its producer."""
 HANGING_S: Final = 1.5
 """What is undecided after so long has no producer that could end it."""
 GIVE_UP_S: Final = 4.0
@@ -47,6 +49,8 @@ LOOK_S: Final = 0.02
 STOP_S: Final = 5.0
 LOOK_BACK: Final = 100
 
+UNCOMMITTED: Final = "read_uncommitted"
+COMMITTED: Final = "read_committed"
 OFFSETS: Final = "__consumer_offsets"
 """Where groups' offsets are, and so our transactions' locks."""
 ONGOING: Final = "Ongoing"
@@ -68,12 +72,13 @@ class Takeover:
     """One for the worker: its tasks ask it about their partitions when they open."""
 
     def __init__(self, connection: Connection, consumer: AIOKafkaConsumer, own_id: str, end_own: EndOwn) -> None:
-        """consumer: the group's, which reads read_committed."""
+        """consumer: the group's."""
         self._connection = connection
-        self._stable = consumer
+        self._member = consumer
         self._own_id = own_id
         self._end_own = end_own
-        self._raw: asyncio.Task[AIOKafkaConsumer] | None = None
+        self._readers: dict[str, asyncio.Task[AIOKafkaConsumer]] = {}
+        """By isolation level. The group's consumer would be slower: a question waits behind its open fetch."""
         self._fencing: dict[str, asyncio.Task[None]] = {}
 
     async def decided(
@@ -91,13 +96,11 @@ class Takeover:
         await self._until_stable(sources, positions)
         ours = {positions, *changelogs}
         targets = [*ours, *outputs]
-        written = await _ends(await self._reader(), targets)
-        began = time.monotonic()
+        written = await _ends(await self._reader(UNCOMMITTED), targets)
         ended = False
-        while True:
-            stable = await _ends(self._stable, targets)
+        async for waited in self._pressed(positions):
+            stable = await _ends(await self._reader(COMMITTED), targets)
             hanging = [tp for tp in targets if stable[tp] < written[tp]]
-            waited = time.monotonic() - began
             if not hanging or (ended and waited > GIVE_UP_S and ours.isdisjoint(hanging)):
                 return
             if waited > GIVE_UP_S:
@@ -108,15 +111,12 @@ class Takeover:
             if waited > HANGING_S and not ended:
                 ended = True
                 await self._end_hanging(hanging, positions)
-            elif waited > GRACE_S:
-                await self._fence_writers_of(positions)
-            await asyncio.sleep(LOOK_S)
 
     async def _until_stable(self, sources: Sequence[TopicPartition], positions: TopicPartition) -> None:
-        began = time.monotonic()
         ended = False
-        while await self._unstable(sources):
-            waited = time.monotonic() - began
+        async for waited in self._pressed(positions):
+            if not await self._unstable(sources):
+                return
             if waited > GIVE_UP_S:
                 raise TaskError(
                     f"partition {positions.partition}: somebody's transaction holds the group's offsets, and does not "
@@ -125,38 +125,53 @@ class Takeover:
             if waited > HANGING_S and not ended:
                 ended = True
                 await self._end_locks(positions.partition)
-            elif waited > GRACE_S:
+
+    async def _pressed(self, positions: TopicPartition) -> AsyncIterator[float]:
+        """The seconds of waiting so far, as often as it is worth a look. In between ids are taken from those who keep
+        us waiting."""
+        began = time.monotonic()
+        yield 0.0
+        await self._fence_writers_of(positions, spared=await self._members())
+        while True:
+            waited = time.monotonic() - began
+            yield waited
+            if waited > GRACE_S:
                 await self._fence_writers_of(positions)
             await asyncio.sleep(LOOK_S)
 
     async def stop(self) -> None:
         """Disconnects."""
-        for task in (self._raw, *self._fencing.values()):
-            if task is not None:
-                task.cancel()
-        if self._raw is not None:
-            await asyncio.wait([self._raw])
-            if not self._raw.cancelled() and self._raw.exception() is None:
-                await _stop(self._raw.result())
+        for task in (*self._readers.values(), *self._fencing.values()):
+            task.cancel()
+        for task in self._readers.values():
+            await asyncio.wait([task])
+            if not task.cancelled() and task.exception() is None:
+                await _stop(task.result())
 
     # -- looking ------------------------------------------------------------------------------------------------------
 
     async def _unstable(self, sources: Sequence[TopicPartition]) -> bool:
         request = StableOffsetFetchRequest(self._connection.settings.app_id, sources)
-        answer = await self._stable._coordinator._send_req(request)
+        answer = await self._member._coordinator._send_req(request)
         codes = {answer.error_code, *(p[4] for _, partitions, _ in answer.topics for p in partitions)}
         for code in codes - {UNSTABLE_OFFSET_COMMIT}:
             if (error := for_code(code)) is not NoError:
                 raise error(self._connection.settings.app_id)
         return UNSTABLE_OFFSET_COMMIT in codes
 
-    async def _reader(self) -> AIOKafkaConsumer:
-        if self._raw is None or (self._raw.done() and (self._raw.cancelled() or self._raw.exception())):
-            self._raw = asyncio.create_task(_started(self._connection, "read_uncommitted"))
-        return await asyncio.shield(self._raw)
+    async def _members(self) -> set[str]:
+        """Transactional ids of the group's members: a worker's consumer goes by the same name."""
+        answer = await self._member._coordinator._send_req(GroupRightsRequest(self._connection.settings.app_id))
+        return {client_id for _, _, _, _, _, members, _ in answer.groups for _, client_id, *_ in members}
+
+    async def _reader(self, isolation: str) -> AIOKafkaConsumer:
+        task = self._readers.get(isolation)
+        if task is None or (task.done() and (task.cancelled() or task.exception())):
+            task = self._readers[isolation] = asyncio.create_task(_started(self._connection, isolation))
+        return await asyncio.shield(task)
 
     async def _ask_all(self, request: Callable[[], Any]) -> list[tuple[int, Any]]:
-        client = (await self._reader())._client
+        client = (await self._reader(UNCOMMITTED))._client
         nodes = [broker.nodeId for broker in client.cluster.brokers()]
         return [(node, await client.send(node, request())) for node in nodes]
 
@@ -178,7 +193,7 @@ class Takeover:
         by_node: dict[int, list[str]] = {}
         for transactional_id, transaction in (await self._transactions()).items():
             by_node.setdefault(transaction.node, []).append(transactional_id)
-        client = (await self._reader())._client
+        client = (await self._reader(UNCOMMITTED))._client
         writers = []
         for node, ids in by_node.items():
             answer = await client.send(node, DescribeTransactionsRequest(ids))
@@ -189,8 +204,10 @@ class Takeover:
 
     # -- deciding -----------------------------------------------------------------------------------------------------
 
-    async def _fence_writers_of(self, positions: TopicPartition) -> None:
+    async def _fence_writers_of(self, positions: TopicPartition, spared: Collection[str] = ()) -> None:
         for transactional_id in await self._writers_of(positions):
+            if transactional_id in spared:
+                continue
             if transactional_id not in self._fencing:
                 log.warning(
                     "Partition %d: %s left a transaction open; it is taken from it",
@@ -234,7 +251,7 @@ class Takeover:
         """A marker that is missing in the group's offsets alone. What they say is read by nobody, so it is aborted."""
         log.warning("Partition %d: the broker left a transaction open in %s; it is aborted", partition, OFFSETS)
         await self._end_own((), False)
-        client = (await self._reader())._client
+        client = (await self._reader(UNCOMMITTED))._client
         await _known(client, [OFFSETS])
         numbers = client.cluster.partitions_for_topic(OFFSETS) or ()
         holders = await self._open_producers([TopicPartition(OFFSETS, number) for number in numbers])
@@ -252,7 +269,7 @@ class Takeover:
 
     async def _open_producers(self, partitions: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
         """Producer ids with the partitions in which their transactions are open."""
-        client = (await self._reader())._client
+        client = (await self._reader(UNCOMMITTED))._client
         by_node: dict[int, list[TopicPartition]] = {}
         for tp in partitions:
             by_node.setdefault(client.cluster.leader_for_partition(tp), []).append(tp)
@@ -270,8 +287,8 @@ class Takeover:
 
     async def _newest_is_visible(self, positions: TopicPartition) -> bool:
         """Whether a read_committed reader sees the newest record of positions."""
-        raw = await _started(self._connection, "read_uncommitted")
-        stable = await _started(self._connection, "read_committed")
+        raw = await _started(self._connection, UNCOMMITTED)
+        stable = await _started(self._connection, COMMITTED)
         try:
             return await _newest_offset(raw, positions) == await _newest_offset(stable, positions)
         finally:

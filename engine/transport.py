@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MAX_CHUNKS: Final = 16
-"""Chunks of one poll: 16 partitions with little each, or 8,000 records."""
-MAX_BATCH: Final = 1000
+MAX_CHUNKS: Final = 8
+"""Chunks of one poll: 8 partitions with little each, or 8,000 records."""
+MAX_BATCH: Final = 2000
 """Records, about, that an agent gets at once."""
 BIG: Final = 200
 """A batch of more records is followed by YIELDS turns of the event loop: a commit needs about 15 of them."""
@@ -99,7 +99,7 @@ class TaskConsumer(faust_consumer.Consumer):
         session_ms = int(settings.session_timeout * 1e3)
         engine.consumer = aiokafka.AIOKafkaConsumer(
             **engine.connection.options | {"request_timeout_ms": int(conf.broker_request_timeout * 1e3)},
-            client_id=f"{settings.app_id}-{engine.name}",
+            client_id=engine.committer.id,
             group_id=settings.app_id,
             group_instance_id=settings.worker_id,  # None, never '': that counts as a member and replaces its twin
             partition_assignment_strategy=[self.app.assignor],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +18,7 @@ from core.topics import OBSERVATIONS, PREDICTIONS, TopicSpec, changelog
 from engine.admin import ensure_topics
 from engine.connection import Connection, connect
 from engine.producer import Member, Producer
-from engine.takeover import Takeover
+from engine.takeover import GRACE_S, Takeover
 from tests.kafka import Broker
 
 LIMIT_S = 30.0
@@ -98,7 +99,11 @@ async def rig(kafka: Broker, prefix: str) -> AsyncIterator[Rig]:
         TopicPartition(prefix + spec.name, 0) for spec in (OBSERVATIONS, specs[0], PREDICTIONS)
     )
     consumer = AIOKafkaConsumer(
-        source.topic, **connection.options, group_id=settings.app_id, isolation_level="read_committed"
+        source.topic,
+        **connection.options,
+        client_id=f"{settings.app_id}-former",
+        group_id=settings.app_id,
+        isolation_level="read_committed",
     )
     await consumer.start()
     rig = Rig(connection, source, positions, output, consumer)
@@ -129,6 +134,15 @@ async def test_a_transaction_that_is_about_to_end_is_waited_for(rig: Rig) -> Non
         assert not done, "the heir went on while the transaction was open"
     await waiting
     assert await rig.visible() == 1
+
+
+async def test_a_dead_workers_transaction_is_taken_at_once(rig: Rig) -> None:
+    dead = await rig.producer("dead")  # the group knows a member "former", and nobody of this name
+    await rig.write(dead)
+    began = time.monotonic()
+    await rig.takeover()
+    assert time.monotonic() - began < GRACE_S
+    assert await rig.visible() == 0
 
 
 async def test_a_transaction_that_nobody_ends_is_taken_from_its_producer(rig: Rig) -> None:
