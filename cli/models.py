@@ -1,4 +1,4 @@
-"""`faust -A app models`: what the store holds, and what is deployed of it."""
+"""`faust -A app models`: what the store holds, and what is deployed of it; `models promote` changes that."""
 
 from __future__ import annotations
 
@@ -6,20 +6,79 @@ import asyncio
 from datetime import UTC, datetime
 from typing import Any
 
-from cli.command import OperatorCommand
+from faust.cli.base import argument, option
+
+from cli.command import OperatorCommand, offering
+from cli.promoting import promote
 from cli.reach import reach
 from cli.reading import newest
 from cli.report import Report, columns
-from core.errors import SettingsError
+from core.errors import ModelNotFoundError, SettingsError, UsageError
 from core.events import Deployment
-from core.topics import DEPLOYMENTS
+from core.topics import DEPLOYMENTS, MODEL_STATUS
 from models.store import ModelStore
 
 
 class Models(OperatorCommand):
-    """Show every model: the versions in the store, and what the deployments topic says is live."""
+    """Show every model: the versions in the store, and what the deployments topic says is live.
 
-    async def answer(self, **options: Any) -> Report:
+    models list: the same. models show NAME: one model's manifests, deployment, and the versions live on each worker.
+    models promote NAME VERSION: ask for a version to become the active one, and wait for the answer.
+    """
+
+    options = offering(
+        argument("action", required=False),
+        argument("name", required=False),
+        argument("version", required=False),
+        option("--author", default=None, help="promote: who asks for it."),
+        option("--reason", default=None, help="promote: why."),
+        option("--based-on", type=int, default=None, help="promote: refuse unless this is the model's revision."),
+    )
+
+    async def answer(
+        self, action: str | None = None, name: str | None = None, version: str | None = None, **options: Any
+    ) -> Report:
+        """Raises UsageError for another action, what the action raises else."""
+        match action, name, version:
+            case (None | "list", None, None):
+                return await self._listed()
+            case ("show", str(), None):
+                return await self._shown(name)
+            case ("promote", str(), str()):
+                return await promote(
+                    await reach(self.ours.settings),
+                    name,
+                    version,
+                    author=options["author"],
+                    reason=options["reason"],
+                    based_on=options["based_on"],
+                )
+        raise UsageError("there is `models list`, `models show NAME` and `models promote NAME VERSION`")
+
+    async def _shown(self, name: str) -> Report:
+        store = self.ours.engine.models.store
+        connection = await reach(self.ours.settings)
+        deployment = (await newest(connection, DEPLOYMENTS)).get(name)
+        status = await newest(connection, MODEL_STATUS)
+        versions = await asyncio.to_thread(store.versions, name)
+        if not versions and deployment is None:
+            raise ModelNotFoundError(f"there is no model {name!r}, neither in {store.url} nor among the deployments")
+        manifests = {
+            version: (await asyncio.to_thread(store.fetch, name, version)).manifest.model_dump(
+                mode="json", exclude_none=True, exclude={"golden", "reference"}
+            )
+            for version in versions
+        }
+        live = {worker: one.models[name] for worker, one in status.items() if name in one.models}
+        document = {
+            "name": name,
+            "deployment": deployment and deployment.model_dump(mode="json", exclude_none=True),
+            "workers": live,
+            "versions": manifests,
+        }
+        return Report(document, [*_about(deployment, live), "", *_versions(manifests)])
+
+    async def _listed(self) -> Report:
         """The store is read without a broker; deployments aren't."""
         settings = self.ours.settings
         stored = await asyncio.to_thread(_stored, self.ours.engine.models.store)
@@ -53,6 +112,26 @@ class Models(OperatorCommand):
             document["error"] = error
             lines += ["", error]
         return Report(document, lines, ok=error is None)
+
+
+def _about(deployment: Deployment | None, live: dict[str, dict[str, Any]]) -> list[str]:
+    heads, cells = ("deployed", "revision", "since", "author"), _deployment(deployment)
+    workers = [(worker, one.get("version", "-"), one.get("error") or "live") for worker, one in sorted(live.items())]
+    return [*columns(heads, [cells]), "", *columns(("worker", "version", "state"), workers)]
+
+
+def _versions(manifests: dict[str, dict[str, Any]]) -> list[str]:
+    rows = [
+        (
+            version,
+            one["kind"],
+            ", ".join(one.get("labels", ())) or "-",
+            one.get("licence", "-"),
+            one.get("made_by", "-"),
+        )
+        for version, one in manifests.items()
+    ]
+    return columns(("in the store", "kind", "labels", "licence", "made by"), rows)
 
 
 def _stored(store: ModelStore) -> dict[str, list[str]]:

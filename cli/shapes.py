@@ -25,13 +25,16 @@ class Compared:
     problem: str | None
 
 
-def topics(app: App) -> dict[str, TopicSpec[Any]]:
-    """All that a worker would create, as the broker names them."""
-    settings = app.settings
-    changelogs = [changelog(settings.app_id, table) for table in (*app.engine.tables, POSITIONS)]
+def specs(app: App) -> list[TopicSpec[Any]]:
+    """All topics that a worker would create."""
+    changelogs = [changelog(app.settings.app_id, table) for table in (*app.engine.tables, POSITIONS)]
     agents = [spec for agent in declared for spec in (agent.topic, *agent.outputs)]
-    specs = (*ALL, *agents, *changelogs)
-    return {settings.topic_prefix + spec.name: spec for spec in specs}
+    return [*ALL, *agents, *changelogs]
+
+
+def topics(app: App) -> dict[str, TopicSpec[Any]]:
+    """The same, as the broker names them."""
+    return {app.settings.topic_prefix + spec.name: spec for spec in specs(app)}
 
 
 async def compare(app: App, connection: Connection) -> list[Compared]:

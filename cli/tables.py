@@ -1,16 +1,17 @@
-"""`faust -A app tables`: what is declared, and how far each changelog is; `tables erase SESSION` erases one."""
+"""`faust -A app tables`: what is declared, and how far each changelog is; `tables get` reads, `tables erase` erases."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from faust.cli.base import argument
+from faust.cli.base import argument, option
 
 from cli.command import OperatorCommand, offering
 from cli.erasing import erase
 from cli.reach import reach
 from cli.reading import ends
 from cli.report import Report, columns
+from cli.views import value
 from core.errors import SettingsError, UsageError
 from core.topics import changelog
 
@@ -18,18 +19,30 @@ from core.topics import changelog
 class Tables(OperatorCommand):
     """Show every table, the version of its values, its changelog topic, and the end offsets of that.
 
+    tables list: the same. tables get TABLE KEY: the value, as a worker's web view shows it.
     tables erase SESSION: erase everything that the tables hold of a session, and wait until it is done.
     """
 
-    options = offering(argument("action", required=False), argument("session", required=False))
+    options = offering(
+        argument("action", required=False),
+        argument("first", required=False, metavar="[TABLE|SESSION]"),
+        argument("key", required=False),
+        option("--session", default=None, help="get: the session of the key, where the key doesn't tell it."),
+        option("--worker", default=None, metavar="URL", help="get: any worker; by default this machine's."),
+    )
 
-    async def answer(self, action: str | None = None, session: str | None = None, **options: Any) -> Report:
+    async def answer(
+        self, action: str | None = None, first: str | None = None, key: str | None = None, **options: Any
+    ) -> Report:
         """Tables are known without a broker; their changelogs aren't. Raises UsageError for another action."""
-        if action is None:
-            return await self._listed()
-        if action != "erase" or session is None:
-            raise UsageError(f"tables {action}: there is `tables`, and `tables erase SESSION`")
-        return await erase(await reach(self.ours.settings), session)
+        match action, first, key:
+            case (None | "list", None, None):
+                return await self._listed()
+            case ("get", str(), str()):
+                return await value(self.ours.settings, options["worker"], first, key, options["session"])
+            case ("erase", str(), None):
+                return await erase(await reach(self.ours.settings), first)
+        raise UsageError("there is `tables list`, `tables get TABLE KEY` and `tables erase SESSION`")
 
     async def _listed(self) -> Report:
         settings, tables = self.ours.settings, self.ours.engine.tables

@@ -243,6 +243,17 @@ async def test_topics_tables_and_models_say_what_there_is(broker: Broker, settin
     assert "One row a session" in text
 
 
+async def test_missing_topics_are_created_by_hand(broker: Broker, prefix: str, tmp_path: Path) -> None:
+    said: dict[str, Any] = {
+        "broker": broker.url, "topic_prefix": prefix, "app_id": f"{prefix}app", "partitions": 3, "data_dir": tmp_path,
+    }  # fmt: skip
+    created = json.loads(command("topics", "create", "--json", **said).stdout)["created"]
+    assert {f"{prefix}observations", f"{prefix}{prefix}app-positions-changelog"} <= set(created)
+    assert json.loads(command("topics", "create", "--json", **said).stdout)["created"] == []
+    found = command("topics", "check", "--json", **said)
+    assert {row["state"] for row in json.loads(found.stdout)["topics"]} == {"ok"}
+
+
 async def test_topics_of_another_shape_are_a_fault(broker: Broker, settings: Settings) -> None:
     found = command("topics", "--json", **words_of(settings) | {"partitions": 7})
     assert found.returncode == 1
@@ -278,6 +289,55 @@ def test_a_broker_that_is_not_there_is_named(tmp_path: Path) -> None:
     assert found.returncode == 1
     assert nobody in found.stderr
     assert "Traceback" not in found.stderr
+
+
+# -- a model's life, and a table's values ------------------------------------------------------------------------------
+
+
+async def test_a_version_is_promoted_shown_and_its_state_read(rig: Rig) -> None:
+    worker = rig.worker("a").start()
+    rig.deploy()
+    tally.publish(rig.store, "2")
+    said: dict[str, Any] = {
+        name.removeprefix("HOMUNCULUS_").lower(): value for name, value in worker.environment.items()
+    }
+
+    def models(*words: str) -> subprocess.CompletedProcess[str]:
+        return command("--json", "models", *words, **said)
+
+    refused = models("promote", tally.NAME, "7")
+    assert refused.returncode == 1
+    assert f"{tally.NAME}@7 is not in the store, which has 1, 2" in refused.stderr
+    stale = models("promote", tally.NAME, "2", "--based-on", "5")
+    assert "is based on revision 5" in stale.stderr
+    done = models("promote", tally.NAME, "2", "--based-on", "1", "--author", "ann", "--reason", "better")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["revision"] == 2
+
+    worker.wait_log(f"{tally.NAME}@2 answers", 30)
+    shown = json.loads(models("show", tally.NAME).stdout)
+    assert shown["deployment"]["author"] == "ann"
+    assert shown["versions"].keys() == {"1", "2"}
+    assert shown["workers"].keys() == {"a"}
+    assert "no model 'nobody'" in models("show", "nobody").stderr
+
+    one = Sent("e1", "Zoë/7", EPOCH_MS, 1.5)
+    rig.publisher.send(rig.topic("observations"), one.session.encode(), observation(one))
+    rig.publisher.flush()
+    rig.wait_records("predictions", 1)
+    value = command("--json", "tables", "get", "sessions", one.session, **said)
+    assert json.loads(value.stdout)["count"] == 1, value.stderr
+    nobody = command("tables", "get", "sessions", "nobody", **said)
+    assert (nobody.returncode, "Traceback" in nobody.stderr) == (1, False)
+    stopped = command("tables", "get", "sessions", "x", **said | {"web_port": free_port()})
+    assert "no worker answers" in stopped.stderr
+
+
+@pytest.mark.parametrize("words", [("models", "promote", "m"), ("models", "shwo", "m"), ("topics", "crate")])
+def test_another_action_names_those_that_there_are(words: tuple[str, ...], tmp_path: Path) -> None:
+    found = command(*words, data_dir=tmp_path)
+    assert found.returncode == 1
+    assert f"there is `{words[0]} " in found.stderr
 
 
 # -- erasing -------------------------------------------------------------------------------------------------------
