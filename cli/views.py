@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import Final
+from urllib.parse import quote
 
 import aiohttp
 from yarl import URL
@@ -19,7 +20,8 @@ UNAUTHORIZED: Final = 401
 async def value(settings: Settings, worker: str | None, table: str, key: str, session: str | None) -> Report:
     """GET /tables/TABLE/KEY. Raises SettingsError when no worker answers, or it wants another token."""
     base = URL(worker) if worker else URL.build(scheme="http", host=str(settings.web_bind), port=settings.web_port)
-    url = (base / "tables" / table / key).with_query({"session": session} if session else None)
+    path = "/".join(("tables", quote(table, safe=""), quote(key, safe="")))  # a key may have slashes of its own
+    url = base.join(URL(path, encoded=True)).update_query({"session": session} if session else None)
     token = settings.web_read_token or settings.web_token
     headers = {"Authorization": f"Bearer {token.get_secret_value()}"} if token else {}
     try:
