@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 from typing import Any, Final, Generic, TypeVar
@@ -41,6 +42,8 @@ class TopicSpec(Generic[E]):
     cleanup: Cleanup = Cleanup.DELETE
     retention: timedelta | None = timedelta(days=7)
     """None keeps for ever; compacted topics keep the newest value of each key."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Name -> meaning of the headers that we write, or look at."""
 
     def config(self, max_record: int) -> dict[str, str]:
         """Topic configs, for a broker that must take records of max_record bytes and a dead letter's extra."""
@@ -55,13 +58,46 @@ class TopicSpec(Generic[E]):
         return config
 
 
-OBSERVATIONS: Final = TopicSpec("observations", "session", Observation, Direction.IN)
-CONTROL: Final = TopicSpec("control", "model", Action, Direction.IN)
-DEPLOYMENTS: Final = TopicSpec("deployments", "model", Deployment, Direction.OUT, Cleanup.COMPACT)
-PREDICTIONS: Final = TopicSpec("predictions", "session", Prediction, Direction.OUT)
-ALERTS: Final = TopicSpec("alerts", "subject", Alert, Direction.OUT)
-DEAD_LETTERS: Final = TopicSpec("dead-letters", "as input", bytes, Direction.OUT)
-LATE: Final = TopicSpec("late", "as input", bytes, Direction.OUT)
+TRACE: Final = {
+    "traceparent": "W3C trace context; the outputs of an input that has it belong to its trace",
+    "trace-id": "32 hex digits, where a sender has no traceparent",
+}
+MADE: Final = {
+    "source": "TOPIC/PARTITION/OFFSET of the input that it was made of",
+    "traceparent": "W3C trace context: the input's trace, else a new one",
+    "early": "1 on what left before the commit of its input: a crash may repeat it",
+}
+REFUSED: Final = {
+    "source": "TOPIC/PARTITION/OFFSET of the record",
+    "traceparent": MADE["traceparent"],
+    "time": "ISO 8601, UTC: when it was written here",
+    "truncated": "bytes that the record had, where it was too large to be kept whole",
+}
+
+OBSERVATIONS: Final = TopicSpec("observations", "session", Observation, Direction.IN, headers=TRACE)
+CONTROL: Final = TopicSpec("control", "model", Action, Direction.IN, headers=TRACE)
+DEPLOYMENTS: Final = TopicSpec("deployments", "model", Deployment, Direction.OUT, Cleanup.COMPACT, headers=MADE)
+PREDICTIONS: Final = TopicSpec("predictions", "session", Prediction, Direction.OUT, headers=MADE)
+ALERTS: Final = TopicSpec("alerts", "subject", Alert, Direction.OUT, headers=MADE)
+DEAD_LETTERS: Final = TopicSpec(
+    "dead-letters",
+    "as input",
+    bytes,
+    Direction.OUT,
+    headers=REFUSED | {"error": "class of the error", "message": "what was wrong with it, in words"},
+)
+LATE: Final = TopicSpec(
+    "late",
+    "as input",
+    bytes,
+    Direction.OUT,
+    headers=REFUSED
+    | {
+        "event-time": "ISO 8601, UTC: the event's own time",
+        "watermark": "ISO 8601, UTC: of the partition when it came",
+        "late-ms": "how far the event's time was before the watermark",
+    },
+)
 MODEL_STATUS: Final = TopicSpec("model-status", "worker", ModelStatus, Direction.OUT, Cleanup.COMPACT)
 
 ALL: Final[tuple[TopicSpec[Any], ...]] = (
