@@ -22,12 +22,13 @@ SECURITY: Final = {
 
 OUR_FAULT: Final = "the worker failed on this request; its log says how"
 
-_encode = msgspec.json.Encoder(order="deterministic").encode
+encode = msgspec.json.Encoder(order="deterministic").encode
+"""As all answers are; NaN and infinities become null."""
 
 
 def json(value: Any, status: int = 200) -> web.Response:
-    """A value that JSON can hold; NaN and infinities become null."""
-    return web.Response(body=_encode(value), status=status, content_type="application/json", charset="utf-8")
+    """A value that JSON can hold."""
+    return web.Response(body=encode(value), status=status, content_type="application/json", charset="utf-8")
 
 
 def refusal(error: Exception, status: int) -> web.Response:

@@ -45,6 +45,10 @@ class NotOpenError(RequestError):
     """The partition that holds the key is not open, here or anywhere that we know of: it will be in a moment."""
 
 
+class BusyError(RequestError):
+    """As many ask for this at the moment as the worker serves."""
+
+
 class UnreachableError(RequestError):
     """The worker that holds the key doesn't answer: it will, or the group will give its partitions to others."""
 
@@ -66,6 +70,7 @@ STATUS: Final[dict[type[Exception], int]] = {
     ModelError: 502,
     OwnerError: 502,
     NotOpenError: 503,
+    BusyError: 503,
     UnreachableError: 503,
     TaskError: 503,
     KafkaError: 503,

@@ -21,7 +21,7 @@ LINGER_S: Final = 1.0
 class Protocol(web.RequestHandler):
     """One connection."""
 
-    __slots__ = ()
+    __slots__ = ("gone",)
 
     def __init__(self, server: web.Server) -> None:
         super().__init__(
@@ -31,6 +31,13 @@ class Protocol(web.RequestHandler):
             keepalive_timeout=KEEP_ALIVE_S,
             lingering_time=LINGER_S,
         )
+        self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done once the client has gone: aiohttp tells it only to those who write."""
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        super().connection_lost(exc)
+        if not self.gone.done():
+            self.gone.set_result(None)
 
     def handle_error(
         self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None

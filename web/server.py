@@ -21,6 +21,7 @@ from web import answers
 from web.access import Access, is_everything, is_loopback
 from web.connections import Connections
 from web.errors import status_of
+from web.events import Events, EventStream
 from web.health import Health
 from web.index import Index
 from web.models import Models
@@ -57,6 +58,7 @@ class WebServer(Service):
         self._listening: list[asyncio.Server] = []
         self._owners = Owners(app)
         self._connections = Connections()
+        self._events = Events()
 
     async def on_start(self) -> None:
         """Binds and listens. Raises SettingsError: a rule is broken, or the port is taken."""
@@ -82,6 +84,12 @@ class WebServer(Service):
             raise
         self._advertise()
         self.add_future(self._connections.watch(server))
+        self.add_future(self._end_streams())
+
+    async def _end_streams(self) -> None:
+        """When the application begins to stop, long before this server's turn comes."""
+        await self.app.wait_until_stopped()
+        self._events.stop()
 
     def _bind(self, host: str) -> list[socket.socket]:
         """The port that was asked for; where none was and the usual one is taken, the next that is free."""
@@ -134,6 +142,7 @@ class WebServer(Service):
 
     async def on_stop(self) -> None:
         """Answers under way end or are cut off; nothing listens any more."""
+        self._events.stop()
         for listening in self._listening:
             listening.close()
         if self._runner is not None:
@@ -162,7 +171,10 @@ class WebServer(Service):
 
         async def guarded(request: web.BaseRequest) -> web.StreamResponse:
             with self._connections.busy(request.protocol):
-                return answers.sealed(await self._answer(request, handler))
+                response = answers.sealed(await self._answer(request, handler))
+                if isinstance(response, EventStream):
+                    await response.run(request)
+                return response
 
         return guarded
 
