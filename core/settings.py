@@ -95,6 +95,12 @@ class Settings(BaseSettings):
     web_bind: IPvAnyAddress = IPv4Address("127.0.0.1")
     """Address of the web views. Any but loopback needs web_token, or the worker refuses to start."""
     web_port: Annotated[int, Field(ge=1, le=65535)] = 6066
+    web_cert: Path | None = None
+    """Certificate (and its chain) in PEM form: the web views are https then, and workers ask each other so."""
+    web_key: Path | None = None
+    """Its private key, where it isn't in the same file. Not encrypted: who can read a password beside it can read it."""
+    web_ca: Path | None = None
+    """Authority that signed the certificates of the other workers. Default: those that the machine trusts."""
     web_token: SecretStr | None = None
     """Bearer token for reading and writing."""
     web_token_file: Path | None = None

@@ -26,6 +26,7 @@ from engine.standby import Standbys
 from engine.store import RocksMemory
 from engine.table import Table
 from engine.task import PartitionTask
+from engine.watches import Watches
 
 if TYPE_CHECKING:
     from models.live import LiveModels
@@ -59,6 +60,7 @@ class Engine:
         self.memory = RocksMemory()
         self.committer = Committer(self)
         self.standbys = Standbys(self)
+        self.watches = Watches()
         self.has_early = False
         """Whether an agent's outputs leave before their commit."""
         self.epoch = 0

@@ -10,6 +10,7 @@ from itertools import groupby, takewhile
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar, cast, get_args
 
 import msgspec
+from pydantic import BaseModel
 
 from core.errors import MigrationError, TaskError, UsageError
 from engine.batch import Slice, current_slice
@@ -113,6 +114,11 @@ class Shard(ABC):
             if (value := self.finished(key)) is not None:
                 found.append((key, value))
         return found
+
+    @property
+    def about(self) -> int:
+        """How many keys it has, by RocksDB's estimate; for views."""
+        return max(self._store.about(self.name), len(self._recent()))
 
     def keys_with(self, prefix: bytes) -> list[bytes]:
         """Keys of finished values that begin so."""
@@ -236,7 +242,7 @@ class Table(Generic[K, V]):
 
     def describe(self, shard: Shard, raw: bytes) -> Any:
         """A stored value for people: what JSON can hold, with readable names."""
-        return msgspec.to_builtins(self.decode(raw))
+        return msgspec.to_builtins(self.decode(raw), str_keys=True, enc_hook=_model)
 
     def copied(self, store: PartitionStore) -> Shard:
         """A copy's part, for a single look at it."""
@@ -320,3 +326,10 @@ class Table(Generic[K, V]):
         if s.stale:  # what it wrote would be read by the work that takes its place
             raise TaskError(f"partition {s.partition} has moved on; this work is done again")
         return cast(KeyValueShard, s.task.shard(self.name))
+
+
+def _model(value: Any) -> Any:
+    """What msgspec doesn't know: pydantic's models."""
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json", exclude_none=True)
+    raise NotImplementedError(f"{type(value).__qualname__} has no JSON form: override describe()")

@@ -216,6 +216,7 @@ class PartitionTask:
         self.epoch += 1
         self.open = False
         self.reason = reason
+        self.engine.watches.closed(self.partition)
         if self._early is not None:
             self._early.close(reason)
         self._trackers = {}
@@ -421,6 +422,7 @@ class PartitionTask:
         self._changelog.orphans.clear()
         for name, items in taken.changes.items():
             self._shards[name].absorb(items)
+        self.engine.watches.committed(self.partition, taken.changes)
         self._meta = self._changelog.meta(taken.positions, taken.watermark)
         self.committed = taken.positions
         self.committed_at = time.monotonic()

@@ -26,6 +26,7 @@ from engine.schema import FORMAT
 from engine.store import Meta, PartitionStore, RocksMemory
 from engine.table import Items, Table
 from engine.task import PartitionTask
+from engine.watches import Watches
 
 
 class Input(NamedTuple):
@@ -192,6 +193,7 @@ class Partition:
                 tasks={},
                 folder=self._folder / str(next(self.number)),
                 memory=RocksMemory(),
+                watches=Watches(),
                 connection=SimpleNamespace(transactional=False, committed=self.committed),
                 committer=SimpleNamespace(producer=producer, failed=None, wake=lambda: None, lock=asyncio.Lock()),
                 exactly_once=True,

@@ -33,6 +33,11 @@ def is_everything(address: str) -> bool:
     return address.strip("[]") in {"", "0.0.0.0", "::"}
 
 
+def closed(settings: Settings) -> bool:
+    """Whether a token is asked for."""
+    return any(map(_bytes, (settings.web_token, settings.web_read_token)))
+
+
 class Access:
     """The rules for one server, whose sockets are bound to these addresses."""
 
@@ -46,7 +51,7 @@ class Access:
                 f"the web views would listen on {', '.join(beyond)} without a token: set HOMUNCULUS_WEB_TOKEN, or bind "
                 "to 127.0.0.1"
             )
-        self.closed = bool(beyond or self._all or self._read)
+        self.closed = closed(settings)
         """Whether a token is asked for."""
 
     def check(self, request: web.BaseRequest) -> None:

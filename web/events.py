@@ -28,8 +28,8 @@ FAREWELL_S: Final = 0.1
 RETRY_MS: Final = 1000
 """When browsers are to connect again."""
 
-Message = Mapping[str, Any] | msgspec.Raw
-"""What JSON can hold, or JSON that is there already."""
+Message = Mapping[str, Any] | msgspec.Struct | msgspec.Raw
+"""What JSON can hold as an object, or JSON that is there already."""
 
 STOPPING: Final = "the worker stops"
 
@@ -106,7 +106,7 @@ class EventStream(web.StreamResponse):
     async def _send_all(self, request: web.BaseRequest) -> None:
         with suppress(_GoneError):
             try:
-                await self.prepare(request)
+                await self._begin(request)
                 if request.method == "HEAD":
                     return
                 await self._write(b"retry: %d\n\n" % RETRY_MS)
@@ -120,6 +120,12 @@ class EventStream(web.StreamResponse):
                     log.error("A stream failed", exc_info=error)
                 reason = answers.OUR_FAULT if status_of(error) is None else explain(error)
             await self._say("end", {"reason": reason})
+
+    async def _begin(self, request: web.BaseRequest) -> None:
+        try:
+            await self.prepare(request)
+        except ConnectionError:
+            raise _GoneError from None
 
     async def _in_time(self) -> AsyncIterator[Message]:
         """The source's messages, and heartbeats between them."""

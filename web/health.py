@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+import msgspec
 from aiohttp import web
 
 from engine.app import App
 from web import answers
+from web.operations import Operation, operation
+
+
+class Live(msgspec.Struct, omit_defaults=True):
+    """GET /health/live."""
+
+    live: bool
+    reason: str | None = None
+
+
+class Ready(msgspec.Struct, omit_defaults=True):
+    """GET /health/ready."""
+
+    ready: bool
+    reasons: list[str]
+    """Everything that keeps this worker from answering events."""
+    warnings: list[str] = []
+    """What is wrong although it answers them."""
 
 
 class Health:
@@ -20,20 +37,19 @@ class Health:
         """GET /health/live and /health/ready."""
         return [web.get("/health/live", self.live), web.get("/health/ready", self.ready)]
 
+    @operation(Operation(gives=Live, also={503: Live}))
     async def live(self, request: web.Request) -> web.Response:
         """200 as long as the event loop turns and the worker isn't ending because of an error."""
         dying = self._app.engine.dying
         if dying is not None:
-            return answers.json({"live": False, "reason": _dying(dying)}, 503)
-        return answers.json({"live": True})
+            return answers.json(Live(False, _dying(dying)), 503)
+        return answers.json(Live(True))
 
+    @operation(Operation(gives=Ready, also={503: Ready}))
     async def ready(self, request: web.Request) -> web.Response:
         """200 once this worker takes its share of the events; else 503 and why not."""
         reasons = self.reasons()
-        body: dict[str, Any] = {"ready": not reasons, "reasons": reasons}
-        if warnings := self.warnings():
-            body["warnings"] = warnings
-        return answers.json(body, 503 if reasons else 200)
+        return answers.json(Ready(not reasons, reasons, self.warnings()), 503 if reasons else 200)
 
     def reasons(self) -> list[str]:
         """Everything that keeps this worker from answering events; empty when nothing does."""

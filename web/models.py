@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
-from typing import Any
+from typing import Any, Literal
 
+import msgspec
 from aiohttp import web
 from pydantic import TypeAdapter
 
@@ -17,8 +18,37 @@ from engine.app import App
 from engine.publisher import partition_of
 from web import answers
 from web.errors import MalformedError, NotOpenError
+from web.operations import Operation, operation
 
 _name = TypeAdapter(ModelName).validate_python
+
+
+class ModelList(msgspec.Struct, omit_defaults=True):
+    """GET /models."""
+
+    worker: str
+    models: dict[str, dict[str, Any]]
+    """What is live here of each, and what is wanted."""
+    store: dict[str, list[str]]
+    """Model -> its versions in the store."""
+    store_error: str | None = None
+
+
+class ModelRequest(Action):
+    """What is wanted of a model: {"active": "2"}, or the long form. Its owner judges it."""
+
+    action: Literal["deploy", "promote", "canary", "shadow", "rollback", "freeze", "unfreeze", "unload"] = "deploy"
+    session: None = None
+    """Sessions are erased by `faust -A app tables erase SESSION`."""
+
+
+class RequestTaken(msgspec.Struct):
+    """POST /models/{name}: where the request stands."""
+
+    id: str
+    model: str
+    topic: str
+    partition: int
 
 
 class Models:
@@ -31,16 +61,18 @@ class Models:
         """GET /models, POST /models/{name}."""
         return [web.get("/models", self.listed), web.post("/models/{name}", self.request)]
 
+    @operation(Operation(gives=ModelList))
     async def listed(self, request: web.Request) -> web.Response:
         """What is live here, what is wanted, and what the store holds."""
         models = self._app.engine.models
-        body: dict[str, Any] = {"worker": self._app.engine.name, "models": models.status()}
+        body = ModelList(self._app.engine.name, models.status(), {})
         try:
-            body["store"] = await asyncio.to_thread(_versions, models.store)
+            body.store = await asyncio.to_thread(_versions, models.store)
         except ModelError as error:
-            body["store"], body["store_error"] = {}, str(error)
+            body.store_error = str(error)
         return answers.json(body)
 
+    @operation(Operation(gives=RequestTaken, status=202, takes=ModelRequest))
     async def request(self, request: web.Request) -> web.Response:
         """Publishes {"active": "2"}, or the long form, on control.
 
@@ -52,11 +84,9 @@ class Models:
             raise MalformedError("send the request as JSON, with the header `Content-Type: application/json`")
         raw = await request.read()
         try:
-            action = Action.model_validate(json.loads(raw))
+            action = ModelRequest.model_validate(json.loads(raw))
         except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
             raise MalformedError('the body is not JSON; send e.g. {"active": "2"}') from None
-        if action.session is not None:
-            raise MalformedError("a session is erased by `faust -A app tables erase SESSION`, not by a model's request")
         if action.id is None:
             action = action.model_copy(update={"id": uuid.uuid4().hex})
         if not self._app.engine.started_consuming:
@@ -64,7 +94,7 @@ class Models:
         await self._app.publisher.publish(CONTROL, name, action)
         topic = self._app.engine.topic_name(CONTROL)
         partition = partition_of(name.encode(), self._app.settings.partitions)
-        return answers.json({"id": action.id, "model": name, "topic": topic, "partition": partition}, 202)
+        return answers.json(RequestTaken(str(action.id), name, topic, partition), 202)
 
 
 def _versions(store: Any) -> dict[str, list[str]]:

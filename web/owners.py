@@ -2,22 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from ssl import SSLContext
 from typing import Any, Final
 
-from aiohttp import ClientError, ClientSession, ClientTimeout, web
+import msgspec
+from aiohttp import (
+    ClientConnectorCertificateError,
+    ClientError,
+    ClientResponse,
+    ClientSession,
+    ClientTimeout,
+    TCPConnector,
+    web,
+)
 from yarl import URL
 
 from engine.app import App
 from engine.publisher import partition_of
 from engine.table import Shard
-from web.errors import NotOpenError, OwnerError, UnreachableError
+from web.errors import BusyError, NotOpenError, OwnerError, UnreachableError
+from web.events import HEARTBEAT_S, Events
 
 HOP: Final = "X-Homunculus-Forwarded"
 """On what one worker asks of another: such a request is never passed on."""
 STALENESS: Final = "X-Staleness-Ms"
 """On what a copy answers: it has all that was committed so long ago, and perhaps more."""
-PASSED_ON: Final = {"Retry-After", STALENESS}
+CUT: Final = "X-Cut"
+"""On an answer that shows the beginning of a big value alone."""
+HANDED_DOWN: Final = ("Authorization", "If-None-Match")
+PASSED_ON: Final = {"ETag", "Retry-After", STALENESS, CUT}
 FORWARD_S: Final = 5.0
+FOLLOWING: Final = ClientTimeout(total=None, sock_connect=FORWARD_S, sock_read=2 * HEARTBEAT_S)
+FAULTS: Final = (ClientError, OSError, TimeoutError)
+DATA: Final = b"data: "
 LARGEST: Final = 8 << 20
 """Bytes of an answer that is passed on."""
 
@@ -28,6 +46,8 @@ class Owners:
     def __init__(self, app: App) -> None:
         self._app = app
         self._session: ClientSession | None = None
+        self.trusted: SSLContext | bool = True
+        """Whose certificates it believes; True: whom the machine does."""
 
     def partition(self, key: bytes) -> int:
         """Where every Kafka client puts a record with this key."""
@@ -57,10 +77,29 @@ class Owners:
     async def forward(self, request: web.Request, partition: int) -> web.Response:
         """The owner's answer. Raises NotOpenError when nobody is known to own it, UnreachableError when it doesn't
         answer, OwnerError when its answer is too large."""
+        return await self._ask(self._owner(request, partition), request, partition)
+
+    async def follow(self, request: web.Request, partition: int, events: Events) -> web.StreamResponse:
+        """What the owner streams, or its refusal. Raises as forward() does, and BusyError."""
+        owner = self._owner(request, partition)
+        try:
+            answer = await self._get(owner, request, FOLLOWING)
+            if answer.status != 200:
+                async with answer:
+                    return await _passed_on(answer, partition)
+        except FAULTS as error:
+            raise _unreachable(owner, partition, error) from error
+        try:
+            return events.stream(Relay(answer, owner, partition))
+        except BusyError:
+            answer.close()
+            raise
+
+    def _owner(self, request: web.Request, partition: int) -> URL:
         owner = self.url(partition)
         if owner is None or self._app.rebalancing or HOP in request.headers or owner == self._app.conf.canonical_url:
             raise NotOpenError(f"partition {partition} has no owner that this worker knows of at the moment: ask again")
-        return await self._ask(owner, request, partition)
+        return owner
 
     async def copy(self, request: web.Request, partition: int) -> web.Response | None:
         """What another worker's copy of a partition has to say; None where nobody has one."""
@@ -74,31 +113,21 @@ class Owners:
                     answer = await self._ask(url, request, partition)
                 except (UnreachableError, OwnerError):
                     continue
-                if answer.status in {200, 404}:
+                if answer.status in {200, 304, 404}:
                     return answer
         return None
 
     async def _ask(self, owner: URL, request: web.Request, partition: int) -> web.Response:
-        headers = {HOP: "1"} | {name: request.headers[name] for name in ("Authorization",) if name in request.headers}
-        target = URL(f"{owner.origin()}{request.rel_url.raw_path_qs}", encoded=True)
         try:
-            async with self._client().get(target, headers=headers, allow_redirects=False) as answer:
-                body = bytearray()
-                async for piece in answer.content.iter_any():
-                    body += piece
-                    if len(body) > LARGEST:
-                        raise OwnerError(f"the owner of partition {partition} answers with more than {LARGEST} bytes")
-                response = web.Response(
-                    body=bytes(body), status=answer.status, content_type=answer.content_type, charset=answer.charset
-                )
-                response.headers.update({name: answer.headers[name] for name in PASSED_ON & answer.headers.keys()})
-                return response
-        except (ClientError, OSError, TimeoutError) as error:
-            raise UnreachableError(
-                f"the owner of partition {partition} at {owner} does not answer ({type(error).__name__}): ask again, "
-                "the group gives its partitions to others once it is taken for dead; where workers run on several "
-                "machines, start each with --web-host and the name that the others reach it by"
-            ) from error
+            async with await self._get(owner, request, ClientTimeout(total=FORWARD_S)) as answer:
+                return await _passed_on(answer, partition)
+        except FAULTS as error:
+            raise _unreachable(owner, partition, error) from error
+
+    async def _get(self, owner: URL, request: web.Request, timeout: ClientTimeout) -> ClientResponse:
+        headers = {HOP: "1"} | {name: request.headers[name] for name in HANDED_DOWN if name in request.headers}
+        target = URL(f"{owner.origin()}{request.rel_url.raw_path_qs}", encoded=True)
+        return await self._client().get(target, headers=headers, allow_redirects=False, timeout=timeout)
 
     async def close(self) -> None:
         """Ends the connections to other workers."""
@@ -107,5 +136,65 @@ class Owners:
 
     def _client(self) -> ClientSession:
         if self._session is None:
-            self._session = ClientSession(timeout=ClientTimeout(total=FORWARD_S))
+            # Their number is that of our own clients: one that follows must not keep others from asking.
+            connector = TCPConnector(limit=0, ssl=self.trusted)
+            self._session = ClientSession(connector=connector)
         return self._session
+
+
+class Relay:
+    """The messages of an owner's stream; ends when that does."""
+
+    def __init__(self, answer: ClientResponse, owner: URL, partition: int) -> None:
+        self._answer = answer
+        self._owner = owner
+        self._partition = partition
+
+    def __aiter__(self) -> AsyncIterator[msgspec.Raw]:
+        return self
+
+    async def __anext__(self) -> msgspec.Raw:
+        try:
+            async for line in self._answer.content:
+                if line.startswith(b"event: "):
+                    break  # the end
+                if line.startswith(DATA):
+                    return msgspec.Raw(line.removeprefix(DATA).rstrip())
+        except FAULTS as error:
+            raise _unreachable(self._owner, self._partition, error) from error
+        raise StopAsyncIteration
+
+    async def aclose(self) -> None:
+        """Lets the owner know that nobody listens any more."""
+        self._answer.close()
+
+
+async def _passed_on(answer: ClientResponse, partition: int) -> web.Response:
+    body = bytearray()
+    async for piece in answer.content.iter_any():
+        body += piece
+        if len(body) > LARGEST:
+            raise OwnerError(f"the owner of partition {partition} answers with more than {LARGEST} bytes")
+    if answer.status == 304:
+        response = web.Response(status=304)
+    else:
+        kind, charset = answer.content_type, answer.charset
+        response = web.Response(body=bytes(body), status=answer.status, content_type=kind, charset=charset)
+    response.headers.update({name: answer.headers[name] for name in PASSED_ON & answer.headers.keys()})
+    return response
+
+
+def _unreachable(owner: URL, partition: int, error: BaseException) -> UnreachableError:
+    if isinstance(error, ClientConnectorCertificateError):
+        hint = (
+            "its certificate isn't one that this worker trusts: name the authority that has signed it with "
+            "HOMUNCULUS_WEB_CA, and see that it is made out to that host"
+        )
+    else:
+        hint = (
+            "ask again, the group gives its partitions to others once it is taken for dead; where workers run on "
+            "several machines, start each with --web-host and the name that the others reach it by"
+        )
+    return UnreachableError(
+        f"the owner of partition {partition} at {owner} does not answer ({type(error).__name__}): {hint}"
+    )

@@ -17,14 +17,16 @@ from yarl import URL
 
 from core.errors import SettingsError, UsageError
 from engine.app import App
-from web import answers
+from web import answers, tls
 from web.access import Access, is_everything, is_loopback
 from web.connections import Connections
 from web.errors import status_of
 from web.events import Events, EventStream
 from web.health import Health
 from web.index import Index
+from web.lookup import Lookup
 from web.models import Models
+from web.openapi import OpenApi
 from web.owners import Owners
 from web.protocol import Protocol
 from web.tables import Tables
@@ -35,6 +37,8 @@ NEIGHBOURS: Final = 20
 """Ports tried where none was asked for."""
 HANDLE_S: Final = 15.0
 """Seconds that an answer may take, its body's arrival included."""
+HANDSHAKE_S: Final = 5.0
+"""Seconds that a connection has to become TLS."""
 BACKLOG: Final = 128
 """Connections that may wait to be taken."""
 LARGEST_BODY: Final = 64 << 10
@@ -67,17 +71,31 @@ class WebServer(Service):
             raise SettingsError(
                 f"the web views are served over TCP, not {conf.web_transport.scheme}: drop --web-transport"
             )
+        context = tls.served(self.app.settings)
+        self._owners.trusted = tls.trusted(self.app.settings)
         # The last word on who may reach us is what the sockets say, whatever option or variable led there.
         sockets = self._bind(str(conf.web_bind or ""))
         try:
-            self._access = Access(self.app.settings, [str(s.getsockname()[0]) for s in sockets])
+            bound = [str(s.getsockname()[0]) for s in sockets]
+            self._access = Access(self.app.settings, bound)
+            if context is None and not all(map(is_loopback, bound)):
+                log.warning("Tokens and values cross the network as they are: HOMUNCULUS_WEB_CERT makes it https")
             self._runner = web.AppRunner(self.application(), handle_signals=False, shutdown_timeout=STOP_S)
             await self._runner.setup()
             server = self._runner.server
             assert server is not None
             server.request_handler = self._guard(server.request_handler)
             for s in sockets:
-                self._listening.append(await self.loop.create_server(lambda: Protocol(server), sock=s, backlog=BACKLOG))
+                self._listening.append(
+                    await self.loop.create_server(
+                        lambda: Protocol(server),
+                        sock=s,
+                        backlog=BACKLOG,
+                        ssl=context,
+                        ssl_handshake_timeout=HANDSHAKE_S if context else None,
+                        ssl_shutdown_timeout=STOP_S if context else None,
+                    )
+                )
         except BaseException:
             for s in sockets:
                 s.close()
@@ -128,12 +146,12 @@ class WebServer(Service):
     def _address(self) -> URL:
         """The one that was named with --web-host; else where we are bound, and the host's name where that is
         everywhere. A loopback's name is no such name: there are several."""
-        conf = self.app.conf
+        conf, scheme = self.app.conf, "http" if self.app.settings.web_cert is None else "https"
         bind, told = str(conf.web_bind or ""), conf.canonical_url
         if not is_loopback(told.host or "") and not is_everything(told.host or ""):
-            return told
+            return told.with_scheme(scheme)
         host = socket.gethostname() if is_everything(bind) else bind.strip("[]")
-        return URL.build(scheme="http", host=host, port=int(conf.web_port))
+        return URL.build(scheme=scheme, host=host, port=int(conf.web_port))
 
     @property
     def web_url(self) -> str:
@@ -152,8 +170,8 @@ class WebServer(Service):
     def application(self) -> web.Application:
         """Every route, ours first. Raises UsageError for a page of the application at one of our paths."""
         application = web.Application(client_max_size=LARGEST_BODY)
-        tables = Tables(self.app, self._owners)
-        for part in (Health(self.app), tables, Models(self.app), Index()):
+        lookup = Lookup(self.app, self._owners, self._events)
+        for part in (Health(self.app), Tables(self.app), lookup, Models(self.app), Index(), OpenApi(self.app)):
             application.add_routes(part.routes())
         taken = {(r.method, r.resource.canonical) for r in application.router.routes() if r.resource is not None}
         for route in page_routes(self.app):

@@ -1,153 +1,177 @@
-"""Tables for people and dashboards: one value by its key, from whichever worker holds it, or a page of this one's."""
+"""Tables for people and dashboards: which there are, and this worker's part of one by the page."""
 
 from __future__ import annotations
 
 import asyncio
 import heapq
 import itertools
+from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any, Final
-from urllib.parse import unquote_to_bytes
+from typing import Annotated, Any, Final, Literal
+from urllib.parse import quote_from_bytes, unquote_to_bytes
 
+import msgspec
 from aiohttp import web
+from msgspec import Meta
 
 from engine.app import App
-from engine.table import RESERVED, Shard, Table
+from engine.table import Shard, Table
 from web import answers
-from web.errors import MalformedError, NotOpenError, UnknownError, UnreachableError
-from web.owners import STALENESS, Owners
+from web.errors import MalformedError
+from web.operations import Operation, Parameter, operation
+from web.parameters import parameters, table_of
+from web.values import IN_PAGE, Look
 
 PAGE: Final = 100
 MOST: Final = 1000
 """Values in one answer."""
 
+Limit = Annotated[int, Meta(ge=1, le=MOST)]
+
+
+class AboutTable(msgspec.Struct):
+    """One table."""
+
+    name: str
+    help: str
+    key: Literal["text", "bytes"]
+    """Bytes are percent-encoded wherever a key stands."""
+    keys: int
+    """On this worker, about: RocksDB's estimate."""
+    retention_s: float | None
+
+
+class Partitions(msgspec.Struct):
+    """This worker's."""
+
+    count: int
+    """Of the application."""
+    open: list[int]
+    opening: dict[str, str]
+    """Partition -> what is waited for."""
+    copies: dict[str, float | None]
+    """Partition of another worker -> by how many seconds our copy may be behind; null: it hasn't caught up yet."""
+
+
+class TableList(msgspec.Struct):
+    """GET /tables."""
+
+    worker: str
+    partitions: Partitions
+    tables: list[AboutTable]
+
+
+class Item(msgspec.Struct, omit_defaults=True):
+    """One value of a page."""
+
+    key: str
+    value: Any
+    cut: bool = False
+    """Whether only its beginning is shown."""
+
+
+class Page(msgspec.Struct):
+    """GET /tables/{table}."""
+
+    table: str
+    worker: str
+    partitions: list[int]
+    """Those that the page is of."""
+    items: list[Item]
+    next: str | None
+    """For `after`; null on the last page."""
+
 
 class Tables:
     """Reads what is finished: an answer may be ahead of the commit by its interval, never half an event."""
 
-    def __init__(self, app: App, owners: Owners) -> None:
+    def __init__(self, app: App) -> None:
         self._app = app
-        self._owners = owners
 
     def routes(self) -> list[web.RouteDef]:
-        """GET /tables, /tables/{table}, /tables/{table}/{key}."""
-        return [
-            web.get("/tables", self.listed),
-            web.get("/tables/{table}", self.page),
-            web.get("/tables/{table}/{key}", self.value),
-        ]
+        """GET /tables, /tables/{table}."""
+        return [web.get("/tables", self.listed), web.get("/tables/{table}", self.page)]
 
+    @operation(Operation(gives=TableList))
     async def listed(self, request: web.Request) -> web.Response:
         """Every table, and the partitions that this worker has of it; copies with the seconds that they are behind."""
+        parameters(request)
         engine = self._app.engine
-        opened = sorted(n for n, task in engine.tasks.items() if task.open)
-        opening = {str(n): task.reason for n, task in sorted(engine.tasks.items()) if not task.open}
-        tables = [
-            {
-                "name": name,
-                "help": _first_line(table),
-                "retention_s": _seconds(table.retention),
-            }
-            for name, table in sorted(engine.tables.items())
-        ]
-        copies = {str(n): age and round(age, 1) for n, age in engine.standbys.staleness().items()}
-        count = self._app.settings.partitions
-        partitions = {"count": count, "open": opened, "opening": opening, "copies": copies}
-        return answers.json({"worker": engine.name, "partitions": partitions, "tables": tables})
+        partitions = Partitions(
+            self._app.settings.partitions,
+            sorted(n for n, task in engine.tasks.items() if task.open),
+            {str(n): task.reason for n, task in sorted(engine.tasks.items()) if not task.open},
+            {str(n): age and round(age, 1) for n, age in engine.standbys.staleness().items()},
+        )
+        tables = [self._about(table) for _, table in sorted(engine.tables.items())]
+        return answers.json(TableList(engine.name, partitions, tables))
 
-    async def value(self, request: web.Request) -> web.Response:
-        """The value of one key; the key is percent-encoded, / as %2F. ?stale_ok=1: from a copy (HOMUNCULUS_STANDBYS)
-        while the owner can't answer."""
-        table = self._table(request)
-        raw_key = unquote_to_bytes(request.rel_url.raw_path.split("/", 3)[3])
-        key = _encoded(table, raw_key)
-        partition = self._owners.partition(key)
-        stale_ok = _stale_ok(request)
-        try:
-            shard = self._owners.here(table.name, partition)
-            if shard is not None:
-                return _described(table, shard, key, partition)
-            answer = await self._owners.forward(request, partition)
-        except (NotOpenError, UnreachableError):
-            if stale_ok and (copied := await self._copied(request, table, key, partition)) is not None:
-                return copied
-            raise
-        if answer.status == 503 and stale_ok:
-            return await self._copied(request, table, key, partition) or answer
-        return answer
+    def _about(self, table: Table[Any, Any]) -> AboutTable:
+        opened = [task for task in self._app.engine.tasks.values() if task.open]
+        keys = sum(task.shard(table.name).about for task in opened)
+        return AboutTable(
+            table.name,
+            _first_line(table),
+            "bytes" if _of_bytes(table) else "text",
+            keys,
+            _seconds(table.retention),
+        )
 
-    async def _copied(
-        self, request: web.Request, table: Table[Any, Any], key: bytes, partition: int
-    ) -> web.Response | None:
-        """What a copy says, here or on another worker; None where there is none."""
-        copy = self._app.engine.standbys.copies.get(partition)
-        if copy is None or copy.store is None or (age_s := copy.age_s) is None:
-            return await self._owners.copy(request, partition)
-        response = _described(table, table.copied(copy.store), key, partition)
-        response.headers[STALENESS] = str(round(1e3 * age_s))
-        return response
-
+    @operation(
+        Operation(
+            gives=Page,
+            parameters=(
+                Parameter("prefix", str, "keys that begin so"),
+                Parameter("limit", Limit, f"at most so many; {PAGE} by default"),
+                Parameter("after", str, "keys behind this one: `next` of the page before"),
+            ),
+        )
+    )
     async def page(self, request: web.Request) -> web.Response:
-        """This worker's part, in key order: ?prefix= &limit= (100, at most 1,000) &after= (the key before)."""
-        table = self._table(request)
-        prefix, after, limit = request.query.get("prefix", ""), request.query.get("after"), _limit(request)
-        start = prefix.encode()
-        if after is not None:
-            start = max(start, after.encode() + b"\0")
+        """This worker's part of a table, in key order. Of big values only the beginning is shown."""
+        table = table_of(self._app, request)
+        given = parameters(request, "prefix", "limit", "after")
+        limit, prefix = _limit(given), _stored(table, given.get("prefix", ""))
+        start = max(prefix, _stored(table, given["after"]) + b"\0") if "after" in given else prefix
+        opened = {n: task for n, task in sorted(self._app.engine.tasks.items()) if task.open}
         parts: list[list[tuple[bytes, bytes, Shard]]] = []
-        for task in list(self._app.engine.tasks.values()):
+        for task in opened.values():
             if task.open:
                 shard = task.shard(table.name)
                 parts.append([(key, raw, shard) for key, raw in shard.items(start, limit + 1)])
                 await asyncio.sleep(0)  # a long page must not hold up heartbeats
         merged = heapq.merge(*parts, key=lambda item: item[0])
-        ours = itertools.takewhile(lambda item: item[0].startswith(prefix.encode()), merged)
+        ours = itertools.takewhile(lambda item: item[0].startswith(prefix), merged)
         found = list(itertools.islice(ours, limit + 1))
-        items = [{"key": _shown(key), "value": table.describe(shard, raw)} for key, raw, shard in found[:limit]]
-        body: dict[str, Any] = {
-            "table": table.name,
-            "worker": self._app.engine.name,
-            "partitions": sorted(n for n, task in self._app.engine.tasks.items() if task.open),
-            "items": items,
-            "next": items[-1]["key"] if len(found) > limit else None,
-        }
-        return answers.json(body)
-
-    def _table(self, request: web.Request) -> Table[Any, Any]:
-        try:
-            return self._app.engine.tables[request.match_info["table"]]
-        except KeyError:
-            known = ", ".join(sorted(self._app.engine.tables))
-            raise UnknownError(f"there is no such table; there are {known}") from None
+        items = [_item(table, *one) for one in found[:limit]]
+        following = items[-1].key if len(found) > limit else None
+        return answers.json(Page(table.name, self._app.engine.name, list(opened), items, following))
 
 
-def _described(table: Table[Any, Any], shard: Shard, key: bytes, partition: int) -> web.Response:
-    raw = shard.finished(key)
-    if raw is None or key.startswith(RESERVED):
-        raise UnknownError(f"table {table.name} has no value for this key (partition {partition})")
-    return answers.json(table.describe(shard, raw))
+def _item(table: Table[Any, Any], key: bytes, raw: bytes, shard: Shard) -> Item:
+    look = Look(IN_PAGE)
+    value = look.at(table.describe(shard, raw))
+    return Item(_shown(table, key), value, look.cut)
 
 
-def _stale_ok(request: web.Request) -> bool:
-    text = request.query.get("stale_ok")
-    if text not in {None, "0", "1"}:
-        raise MalformedError("stale_ok must be 0 or 1")
-    return text == "1"
-
-
-def _encoded(table: Table[Any, Any], raw: bytes) -> bytes:
-    """The stored form of a key as it stands in a URL. Raises MalformedError where the table's keys are text."""
-    try:
-        return table.encode_key(raw.decode())
-    except UnicodeDecodeError:
-        raise MalformedError("the key must be percent-encoded UTF-8") from None
-
-
-def _limit(request: web.Request) -> int:
-    text = request.query.get("limit", str(PAGE))
-    if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= MOST and len(text) < 10):
+def _limit(given: Mapping[str, str]) -> int:
+    text = given.get("limit", str(PAGE))
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= MOST):
         raise MalformedError(f"limit must be a number from 1 to {MOST}")
     return int(text)
+
+
+def _of_bytes(table: Table[Any, Any]) -> bool:
+    return isinstance(table.decode_key(b""), bytes)
+
+
+def _shown(table: Table[Any, Any], key: bytes) -> str:
+    return quote_from_bytes(key, safe="") if _of_bytes(table) else key.decode("utf-8", "backslashreplace")
+
+
+def _stored(table: Table[Any, Any], text: str) -> bytes:
+    """The beginning of a key, or a whole one, as _shown() writes it."""
+    return unquote_to_bytes(text) if _of_bytes(table) else text.encode()
 
 
 def _first_line(table: Table[Any, Any]) -> str:
@@ -156,7 +180,3 @@ def _first_line(table: Table[Any, Any]) -> str:
 
 def _seconds(retention: timedelta | None) -> float | None:
     return None if retention is None else retention.total_seconds()
-
-
-def _shown(key: bytes) -> str:
-    return key.decode("utf-8", "backslashreplace")

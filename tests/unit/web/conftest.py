@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 
 from engine.table import Table
-from tests.unit.web.worker import Make, Notes, Start, Worker
+from tests.unit.web.worker import NAMES, TABLES, Make, Start, Worker
 
 
 @pytest.fixture
 async def make(tmp_path: Path) -> AsyncIterator[Make]:
     """Makes workers that are not started yet, and ends them."""
     workers: list[Worker] = []
-    Notes()
+    for table in TABLES:
+        table()
 
     def build(**settings: Any) -> Worker:
         workers.append(Worker(tmp_path / str(len(workers)), **settings))
@@ -25,7 +26,8 @@ async def make(tmp_path: Path) -> AsyncIterator[Make]:
     yield build
     for worker in workers:
         await worker.close()
-    del Table.declared["notes"]
+    for name in NAMES:
+        del Table.declared[name]
 
 
 @pytest.fixture

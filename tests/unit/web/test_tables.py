@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from urllib.parse import quote
+from base64 import b64decode
+from urllib.parse import quote, unquote_to_bytes
 
 import pytest
 
@@ -75,4 +76,57 @@ async def test_the_list_of_tables_says_which_partitions_are_here(start: Start) -
     worker.app.engine.tasks[3].open, worker.app.engine.tasks[3].reason = False, "opening"
     _, body = await worker.get("/tables")
     assert body["partitions"] == {"count": PARTITIONS, "open": [1], "opening": {"3": "opening"}, "copies": {}}
-    assert [table["name"] for table in body["tables"]] == ["notes"]
+    assert [table["name"] for table in body["tables"]] == ["blobs", "clicks", "notes", "profiles"]
+
+
+async def test_the_list_of_tables_says_about_how_many_keys_are_here(start: Start) -> None:
+    worker = (await start()).own(*range(PARTITIONS))
+    for number in range(50):
+        worker.put(f"k{number}", "v")
+    _, body = await worker.get("/tables")
+    assert {table["name"]: table["keys"] for table in body["tables"]} == {
+        "blobs": 0,
+        "clicks": 0,
+        "notes": 50,
+        "profiles": 0,
+    }
+
+
+async def test_keys_that_are_no_text_are_found_and_paged_as_they_are_shown(start: Start) -> None:
+    worker = (await start()).own(*range(PARTITIONS))
+    keys = sorted(bytes([first, second]) for first in (0, 37, 47, 128, 254) for second in (0, 37, 255))
+    for key in keys:
+        worker.put(key, b"of " + key, "blobs")
+    seen: list[bytes] = []
+    following: str | None = ""
+    while following is not None:
+        _, body = await worker.get(f"/tables/blobs?limit=4&after={quote(following)}")
+        for item in body["items"]:
+            seen.append(unquote_to_bytes(item["key"]))
+            status, value = await worker.get(f"/tables/blobs/{item['key']}")
+            assert status == 200
+            assert b64decode(value) == b"of " + seen[-1]
+        following = body["next"]
+    assert seen == keys
+
+
+async def test_a_page_shows_the_beginning_of_big_values_and_says_so(start: Start) -> None:
+    worker = (await start()).own(*range(PARTITIONS))
+    worker.put("big", "x" * 100_000)
+    worker.put("small", "y")
+    _, body = await worker.get("/tables/notes")
+    big, small = body["items"]
+    assert big["cut"] is True
+    assert big["value"].endswith("… (100,000 characters)")
+    assert len(big["value"]) < 3000
+    assert small == {"key": "small", "value": "y"}
+
+
+@pytest.mark.parametrize(
+    "query", ["prefx=a", "limit=1&limit=2", "prefix=%FF", "after=%C3", "&".join(["limit=1"] * 100), "=", "stale_ok=1"]
+)
+async def test_a_query_that_the_route_does_not_have_is_refused_and_not_repeated(start: Start, query: str) -> None:
+    worker = (await start()).own(*range(PARTITIONS))
+    status, body = await worker.get(f"/tables/notes?{query}")
+    assert status == 400
+    assert "prefx" not in str(body)

@@ -6,7 +6,9 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, cast
 
-from aiohttp import ClientSession
+import msgspec
+from aiohttp import ClientSession, TCPConnector
+from pydantic import BaseModel
 from yarl import URL
 
 from core.settings import Settings
@@ -19,6 +21,7 @@ from models.inference import InferenceThread
 from models.live import LiveModels
 from models.store import ModelStore
 from tests.kafka import free_port
+from web import tls
 from web.server import WebServer, serve
 
 PARTITIONS = 4
@@ -30,17 +33,53 @@ class Notes(Table[str, str]):
     name = "notes"
 
 
+class Click(msgspec.Struct):
+    """Something with a time."""
+
+    ts: int
+    where: str
+
+
+class Clicks(Table[str, Click]):
+    """session/click -> the click. Lives where its session does."""
+
+    name = "clicks"
+    separator = "/"
+
+
+class Blobs(Table[bytes, bytes]):
+    """any bytes -> any bytes."""
+
+    name = "blobs"
+
+
+class Profile(BaseModel):
+    """As people write it."""
+
+    since: int
+    name: str | None = None
+
+
+class Profiles(Table[str, Profile]):
+    """session -> its profile."""
+
+    name = "profiles"
+
+
+TABLES = (Notes, Clicks, Blobs, Profiles)
+NAMES = [table.name for table in TABLES]
+
+
 class OpenTask:
-    """A partition's part of the table, as an open task has it: real storage, no broker."""
+    """A partition's part of the tables, as an open task has it: real storage, no broker."""
 
     def __init__(self, folder: Path, partition: int) -> None:
         self.open, self.reason, self.partition = True, "", partition
-        self.store = PartitionStore(folder / str(partition), ["notes"], RocksMemory())
-        self._shard = KeyValueShard("notes", self.store)
+        self.store = PartitionStore(folder / str(partition), NAMES, RocksMemory())
+        self._shards = {name: KeyValueShard(name, self.store) for name in NAMES}
 
     def shard(self, table: str) -> KeyValueShard:
-        assert table == "notes"
-        return self._shard
+        return self._shards[table]
 
 
 class Worker:
@@ -57,11 +96,14 @@ class Worker:
         models = LiveModels(ModelStore(given.model_store), Device.of("cpu"), InferenceThread())
         self.app = App(given, models, [], [])
         self.app.engine.sources.add("observations")
-        self.app.engine.tables = {"notes": Table.declared["notes"]}
+        self.app.engine.tables = {name: Table.declared[name] for name in NAMES}
         self.folder = folder
         self.server: WebServer | None = None
         host = "[::1]" if str(given.web_bind) == "::1" else "127.0.0.1"
-        self.client = ClientSession(f"http://{host}:{given.web_port}")
+        scheme = "http" if given.web_cert is None else "https"
+        self.client = ClientSession(
+            f"{scheme}://{host}:{given.web_port}", connector=TCPConnector(ssl=tls.trusted(given))
+        )
 
     async def start(self) -> Worker:
         self.server = serve(self.app)
@@ -75,10 +117,19 @@ class Worker:
         self.app.consumer_generation_id = 1
         return self
 
-    def put(self, key: str, value: str) -> None:
-        raw, notes = key.encode(), Table.declared["notes"]
-        task = self.app.engine.tasks[partition_of(raw, PARTITIONS)]
-        task.shard("notes").absorb([(raw, notes.encode(value))])
+    def put(self, key: str | bytes, value: Any, table: str = "notes", session: str | None = None) -> None:
+        """Commits a value. session: where it isn't the key."""
+        raw = key if isinstance(key, bytes) else key.encode()
+        self._commit(table, raw, Table.declared[table].encode(value), raw if session is None else session.encode())
+
+    def delete(self, key: str) -> None:
+        """Commits the end of a note."""
+        self._commit("notes", key.encode(), None, key.encode())
+
+    def _commit(self, table: str, key: bytes, raw: bytes | None, session: bytes) -> None:
+        partition = partition_of(session, PARTITIONS)
+        self.app.engine.tasks[partition].shard(table).absorb([(key, raw)])
+        self.app.engine.watches.committed(partition, {table: [(key, raw)]})
 
     async def get(self, path: str, **headers: str) -> tuple[int, Any]:
         async with self.client.get(URL(path, encoded=True), headers=headers) as answer:
