@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,7 +19,7 @@ from benchmarks.open_loop import END_S, due_ns, generator
 from benchmarks.reader import Reader
 from benchmarks.registry import Result, benchmark
 from benchmarks.scoring import START_S
-from benchmarks.worker import WorkerFailedError
+from benchmarks.worker import Worker, WorkerFailedError
 from core.settings import Guarantee
 from core.topics import OBSERVATIONS, PREDICTIONS
 
@@ -32,6 +32,7 @@ WARM_S: Final = 60.0
 LATE_S: Final = 30.0
 COMMIT_S: Final = 0.05
 FLOOR: Final = "floor without a worker"
+NOTHING: Final = nullcontext()
 SHOWN: Final = {"p50": 50.0, "p99": 99.0, "p99.9": 99.9, "p99.99": 99.99, "max": 100.0}
 GOALS: Final = {
     (Guarantee.AT_LEAST_ONCE.value, 10_000): "p99 <= 75",
@@ -64,7 +65,7 @@ class Taken:
 @benchmark
 def latency(lab: Lab) -> Iterator[Result]:
     """From the moment an event was due to be sent until a read_committed reader has its prediction, in ms."""
-    _warm_broker(lab)
+    warm_broker(lab)
     for rate in RATES:
         rounds: dict[str, list[Taken]] = {}
         for _ in range(ROUNDS):
@@ -85,21 +86,21 @@ def _floor(lab: Lab, rate: int) -> Taken:
 def _worker(lab: Lab, rate: int, guarantee: Guarantee) -> Taken:
     answered = msgspec.json.Decoder(Answered).decode
     with lab.run("latency") as run, ExitStack() as stack:
-        _start(lab, run, guarantee, stack)
+        start(lab, run, guarantee, stack)
         lab.steal.since_last()
         taken = measure(lab, run, PREDICTIONS.name, rate, lambda raw: answered(raw).event_id)
         return Taken(*taken, lab.steal.since_last())
 
 
-def _warm_broker(lab: Lab) -> None:
+def warm_broker(lab: Lab) -> None:
     """A broker's JVM compiles for a minute of this load, and takes most of a core for it: not what is measured."""
     with lab.run("warm") as run, ExitStack() as stack:
-        _start(lab, run, Guarantee.EXACTLY_ONCE, stack)
+        start(lab, run, Guarantee.EXACTLY_ONCE, stack)
         with generator(lab.bootstrap, run.topic(OBSERVATIONS.name), Load().sessions, max(RATES), WARM_S) as sending:
             sending.lateness_ms(WARM_S + END_S)
 
 
-def _start(lab: Lab, run: Run, guarantee: Guarantee, stack: ExitStack) -> None:
+def start(lab: Lab, run: Run, guarantee: Guarantee, stack: ExitStack) -> Worker:
     """A warm worker, which has seen each session once and stops with the stack."""
     sides.deploy(lab, run)
     worker = stack.enter_context(sides.ours(lab, run, guarantee=guarantee, commit_interval=COMMIT_S))
@@ -107,10 +108,19 @@ def _start(lab: Lab, run: Run, guarantee: Guarantee, stack: ExitStack) -> None:
     with Reader(lab.bootstrap, run.topic(PREDICTIONS.name), lab.partitions, keep=False) as reader:
         worker.wait_until(lambda: reader.read() >= warm, START_S, "prediction of each warm-up event")
     worker.wait_until_calm()
+    return worker
 
 
-def measure(lab: Lab, run: Run, topic: str, rate: int, identifier: Callable[[bytes], str]) -> tuple[np.ndarray, float]:
-    """Latencies in ms of all events but the first seconds', and the generator's own lateness."""
+def measure(
+    lab: Lab,
+    run: Run,
+    topic: str,
+    rate: int,
+    identifier: Callable[[bytes], str],
+    beside: AbstractContextManager[object] = NOTHING,
+) -> tuple[np.ndarray, float]:
+    """Latencies in ms of all events but the first seconds', and the generator's own lateness. beside: what begins and
+    ends with the load."""
     total, lead = int(rate * (SECONDS + LEAD_S)), int(rate * LEAD_S)
     sessions = Load().sessions
     source = run.topic(OBSERVATIONS.name)
@@ -119,7 +129,7 @@ def measure(lab: Lab, run: Run, topic: str, rate: int, identifier: Callable[[byt
         while reader.take(1.0)[1]:
             pass  # the warm-up's
         already = reader.count
-        with generator(lab.bootstrap, source, sessions, rate, SECONDS + LEAD_S) as sending:
+        with beside, generator(lab.bootstrap, source, sessions, rate, SECONDS + LEAD_S) as sending:
             end = time.monotonic() + SECONDS + LEAD_S + LATE_S
             while reader.count - already < total:
                 arrived.append(reader.take(0.1))

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-import time
+import os
+import signal
 import urllib.error
 import urllib.request
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from tests import tally
 from tests.kafka import Broker
@@ -139,11 +142,26 @@ def test_a_taken_port_ends_the_start_with_its_number(rig: Rig) -> None:
     assert "--web-port" in second.log()
 
 
-def test_an_open_reader_does_not_hold_up_sigterm(rig: Rig) -> None:
-    worker = rig.worker("a").start()
+def test_ten_followers_do_not_hold_up_sigterm(rig: Rig) -> None:
+    worker = rig.worker("a", worker_id=None).start()
     rig.deploy()
-    with urllib.request.urlopen(f"http://127.0.0.1:{worker.port}/tables", timeout=5) as response:
-        response.read(1)
-        began = time.monotonic()
-        assert worker.terminate(within_s=20) == 0
-        assert time.monotonic() - began < 10
+    rig.sender().send(50)
+    rig.wait_predictions()
+    group, followers = f"{rig.prefix}app", []
+    with ExitStack() as stack:
+        for one in rig.sent[:10]:
+            url = f"{worker.url}/tables/sessions/{one.session}/watch"
+            followers.append(stack.enter_context(urllib.request.urlopen(url, timeout=10)))
+            until(lambda: followers[-1].readline().startswith(b"data: "), 5, what="the first value")
+        assert members(rig.broker.bootstrap, group) == 1
+        os.kill(worker.pid, signal.SIGTERM)
+        until(lambda: members(rig.broker.bootstrap, group) == 0, 2, what="the worker has left the group")
+        assert all(b"the worker stops" in follower.read() for follower in followers)
+    assert worker.wait(5) == 0
+
+
+def members(bootstrap: str, group: str) -> int:
+    """How many a consumer group has."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    described = admin.describe_consumer_groups([group], request_timeout=5)[group].result(5)
+    return len(described.members)
