@@ -98,7 +98,7 @@ class Settings(BaseSettings):
     web_cert: Path | None = None
     """Certificate (and its chain) in PEM form: the web views are https then, and workers ask each other so."""
     web_key: Path | None = None
-    """Its private key, where it isn't in the same file. Not encrypted: who can read a password beside it can read it."""
+    """Its private key, where it isn't in the same file; not encrypted."""
     web_ca: Path | None = None
     """Authority that signed the certificates of the other workers. Default: those that the machine trusts."""
     web_token: SecretStr | None = None

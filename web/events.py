@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 MOST: Final = 100
 """Streams of one worker, those that it passes on included."""
 HEARTBEAT_S: Final = 5.0
-"""Seconds of silence after which a comment is sent: whoever waits for twice as long may take the other side for dead."""
+"""Seconds of silence after which a comment is sent: who waits for twice as long may take the other side for dead."""
 STALL_S: Final = 10.0
 """Seconds that a client may let what it was sent lie. Until then at most about 128 KiB and a message wait for it."""
 FAREWELL_S: Final = 0.1
@@ -144,12 +144,12 @@ class EventStream(web.StreamResponse):
                 return
             yield message
 
-    async def _say(self, kind: str, message: Message, within_s: float = STALL_S) -> None:
+    async def _say(self, kind: str, message: Message, within_s: float | None = None) -> None:
         await self._write(b"event: %b\ndata: %b\n\n" % (kind.encode(), answers.encode(message)), within_s)
 
-    async def _write(self, data: bytes, within_s: float = STALL_S) -> None:
+    async def _write(self, data: bytes, within_s: float | None = None) -> None:
         try:
-            async with asyncio.timeout(within_s):
+            async with asyncio.timeout(within_s or STALL_S):
                 await self.write(data)
         except TimeoutError:
             if self._transport is not None:

@@ -20,7 +20,9 @@ MOST: Final = 20
 def parameters(request: web.Request, *known: str) -> dict[str, str]:
     """Those of the query. Raises MalformedError for one that the route doesn't have: a typo must not go unnoticed."""
     try:
-        pairs = parse_qsl(request.rel_url.raw_query_string, keep_blank_values=True, errors="strict", max_num_fields=MOST)
+        pairs = parse_qsl(
+            request.rel_url.raw_query_string, keep_blank_values=True, errors="strict", max_num_fields=MOST
+        )
         "".join(text for _, text in pairs).encode()
     except ValueError:
         raise MalformedError(f"the query must be percent-encoded UTF-8, at most {MOST} parameters") from None

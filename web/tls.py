@@ -37,8 +37,7 @@ def served(settings: Settings) -> ssl.SSLContext | None:
 
 
 def trusted(settings: Settings) -> ssl.SSLContext | bool:
-    """Whom it believes when it asks another worker; for aiohttp, True is the machine's own list. Raises SettingsError.
-    """
+    """Whom it believes when it asks another worker; True: whom the machine does. Raises SettingsError."""
     ca = settings.web_ca
     if ca is None:
         return True

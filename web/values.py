@@ -79,4 +79,3 @@ def is_time(name: object, value: object) -> bool:
     """Whether a field holds ms since epoch: its name says so, and its value may be."""
     named = isinstance(name, str) and (name in TIMES or name.endswith(TIME_ENDS))
     return named and type(value) is int and EARLIEST_MS <= value <= LATEST_MS
-

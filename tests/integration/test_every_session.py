@@ -56,8 +56,7 @@ def wrong(found: Sequence[Found], counted: Mapping[str, Running]) -> list[Found]
     return [
         one
         for one in found
-        if one[2] == 200
-        and one[3] != (counted[one[1]].count, counted[one[1]].total, counted[one[1]].last)
+        if one[2] == 200 and one[3] != (counted[one[1]].count, counted[one[1]].total, counted[one[1]].last)
     ]
 
 

@@ -48,9 +48,7 @@ def attack(worker: Worker, *arguments: str, within_s: float) -> None:
         "--no-color",
         *arguments,
     ]
-    done = subprocess.run(
-        command, cwd=worker.folder, capture_output=True, text=True, timeout=within_s, check=False
-    )
+    done = subprocess.run(command, cwd=worker.folder, capture_output=True, text=True, timeout=within_s, check=False)
     assert done.returncode == 0, f"{done.stdout[-12_000:]}\n{done.stderr[-2000:]}"
     assert worker.running
 

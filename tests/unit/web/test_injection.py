@@ -3,23 +3,69 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 
-from tests.unit.web.test_neighbours import assign
+from tests.unit.web.test_neighbours import assign, tell
 from tests.unit.web.worker import PARTITIONS, Start, Worker
 
 EVIL = "evil-9f3a"
 """Part of everything that is tried: it must not come back."""
 
 
+TARGETS = [
+    f"/tables/notes/%0d%0aX-Injected:%20{EVIL}",
+    f"/tables/notes/k%0d%0a%0d%0a{EVIL}",
+    f"/tables/..%2f..%2f{EVIL}",
+    f"/tables/notes/..%2f..%2fmodels%2f{EVIL}",
+    f"/tables/%2e%2e/{EVIL}",
+    f"/../../etc/{EVIL}",
+    f"//{EVIL}/tables/notes/k",
+    f"/tables//{EVIL}",
+    f"/tables/notes/%00{EVIL}",
+    f"/tables/notes/%c0%af{EVIL}",
+    f"/tables/notes/%ff{EVIL}",
+    f"/tables/notes/<script>{EVIL}</script>",
+    f"/tables/notes/%3Cscript%3E{EVIL}",
+    f"/tables/<script>{EVIL}",
+    f"/tables/notes/{{{{7*7}}}}{EVIL}",
+    f"/tables/notes/k@{EVIL}",
+    f"/tables/notes/k;{EVIL}",
+    f"/tables/notes/k\\..\\{EVIL}",
+    f"/tables/notes/k?session=%0d%0aX-Injected:%20{EVIL}",
+    f"/tables/notes/k?{EVIL}=1",
+    f"/tables/notes?prefix=%0d%0aX-Injected:{EVIL}&limit={EVIL}",
+    f"/tables/notes/{EVIL}/watch/x",
+    f"/models/{EVIL}",
+    f"http://{EVIL}/tables/notes/k",
+    f"http://user:{EVIL}@127.0.0.1/tables/notes/k",
+    f"/tables/notes/{EVIL * 700}",
+    f"/tables/notes/\xff{EVIL}",
+    f"/tables/notes/k?session=\xff{EVIL}",
+]
+AMBIGUOUS = [
+    ["X-A: b\r\n X-Folded: c"],
+    ["Content-Length: 5", "Transfer-Encoding: chunked"],
+    ["Content-Length: 5", "Content-Length: 6"],
+    ["Transfer-Encoding: chunked, identity"],
+    ["X-\x00: b"],
+    [f"X-Long: {'x' * 20_000}"],
+    [f"X-{n}: b" for n in range(40_000)],
+    ["Host: 127.0.0.1\r\nHost: evil.example"],
+]
+
+
 async def raw(worker: Worker, head: bytes) -> str:
     """The whole answer to a request as it stands; the connection is closed by then."""
     reader, writer = await asyncio.open_connection("127.0.0.1", worker.app.settings.web_port)
     writer.write(head)
-    answer = (await asyncio.wait_for(reader.read(), 5)).decode()
+    answer = b""
+    with suppress(ConnectionError):  # what it has not read when it refuses ends the connection
+        while piece := await asyncio.wait_for(reader.read(65536), 5):
+            answer += piece
     writer.close()
-    return answer
+    return answer.decode()
 
 
 def get(target: str, *headers: str, host: str = "127.0.0.1") -> bytes:
@@ -28,73 +74,27 @@ def get(target: str, *headers: str, host: str = "127.0.0.1") -> bytes:
 
 
 @pytest.mark.parametrize("forwarded", [False, True])
-@pytest.mark.parametrize(
-    "target",
-    [
-        f"/tables/notes/%0d%0aX-Injected:%20{EVIL}",
-        f"/tables/notes/k%0d%0a%0d%0a{EVIL}",
-        f"/tables/..%2f..%2f{EVIL}",
-        f"/tables/notes/..%2f..%2fmodels%2f{EVIL}",
-        f"/tables/%2e%2e/{EVIL}",
-        f"/../../etc/{EVIL}",
-        f"//{EVIL}/tables/notes/k",
-        f"/tables//{EVIL}",
-        f"/tables/notes/%00{EVIL}",
-        f"/tables/notes/%c0%af{EVIL}",
-        f"/tables/notes/%ff{EVIL}",
-        f"/tables/notes/<script>{EVIL}</script>",
-        f"/tables/notes/%3Cscript%3E{EVIL}",
-        f"/tables/<script>{EVIL}",
-        f"/tables/notes/{{{{7*7}}}}{EVIL}",
-        f"/tables/notes/k@{EVIL}",
-        f"/tables/notes/k;{EVIL}",
-        f"/tables/notes/k\\..\\{EVIL}",
-        f"/tables/notes/k?session=%0d%0aX-Injected:%20{EVIL}",
-        f"/tables/notes/k?{EVIL}=1",
-        f"/tables/notes?prefix=%0d%0aX-Injected:{EVIL}&limit={EVIL}",
-        f"/tables/notes/{EVIL}/watch/x",
-        f"/models/{EVIL}",
-        f"http://{EVIL}/tables/notes/k",
-        f"http://user:{EVIL}@127.0.0.1/tables/notes/k",
-        f"/tables/notes/{EVIL * 700}",
-        f"/tables/notes/\xff{EVIL}",
-        f"/tables/notes/k?session=\xff{EVIL}",
-    ],
-)
-async def test_nothing_that_is_sent_comes_back_or_leads_elsewhere(start: Start, target: str, forwarded: bool) -> None:
+async def test_nothing_that_is_sent_comes_back_or_leads_elsewhere(start: Start, forwarded: bool) -> None:
     owner = (await start()).own(*range(PARTITIONS))
     asked = owner
     if forwarded:
         asked = await start()
         assign(owner, asked.own())
-    answer = await raw(asked, get(target))
-    head, _, body = answer.partition("\r\n\r\n")
-    status = int(head.split()[1])
-    assert status in {400, 404, 405}, answer
-    assert "x-injected" not in head.lower()
-    assert EVIL not in answer
-    assert "application/json" in head
-    assert "traceback" not in body.lower()
+    for target in TARGETS:
+        answer = await raw(asked, get(target))
+        head, _, body = answer.partition("\r\n\r\n")
+        assert int(head.split()[1]) in {400, 403, 404, 405}, (target, answer)
+        assert "x-injected" not in head.lower(), target
+        assert EVIL not in answer, target
+        assert "application/json" in head, target
+        assert "traceback" not in body.lower(), target
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
-        ["X-A: b\r\n X-Folded: c"],
-        ["Content-Length: 5", "Transfer-Encoding: chunked"],
-        ["Content-Length: 5", "Content-Length: 6"],
-        ["Transfer-Encoding: chunked, identity"],
-        ["X-\x00: b"],
-        [f"X-Long: {'x' * 20_000}"],
-        [f"X-{n}: b" for n in range(40_000)],
-        ["Host: 127.0.0.1\r\nHost: evil.example"],
-    ],
-    ids=lambda headers: repr(headers[0][:30]),
-)
-async def test_requests_that_two_servers_would_read_in_two_ways_are_refused(start: Start, headers: list[str]) -> None:
+async def test_requests_that_two_servers_would_read_in_two_ways_are_refused(start: Start) -> None:
     worker = await start()
-    answer = await raw(worker, get("/tables", *headers))
-    assert answer.split()[1] in {"400", "403"}, answer
+    for headers in AMBIGUOUS:
+        answer = await raw(worker, get("/tables", *headers))
+        assert answer.split()[1] in {"400", "403"}, (headers[:2], answer)
     assert (await worker.get("/health/live"))[0] == 200
 
 
@@ -126,8 +126,6 @@ async def test_only_the_token_and_the_tag_of_a_request_reach_another_worker(star
 
     asked = await start()
     async with await asyncio.start_server(note, "127.0.0.1", 0) as owner:
-        from tests.unit.web.test_neighbours import tell
-
         tell(asked, f"http://127.0.0.1:{owner.sockets[0].getsockname()[1]}")
         headers = {"Cookie": "secret=1", "X-Forwarded-For": "1.2.3.4", "Authorization": "Bearer t", "X-Other": "x"}
         async with asked.client.get("/tables/notes/k", headers=headers) as answer:

@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 import jsonschema_rs
-import pytest
 
 from tests.unit.web.worker import PARTITIONS, Make, Start, Worker
 
@@ -33,7 +32,8 @@ async def document(worker: Worker, **headers: str) -> dict[str, Any]:
 
 def references(node: Any) -> list[str]:
     if isinstance(node, dict):
-        return [node["$ref"]] * ("$ref" in node) + [r for value in node.values() for r in references(value)]
+        own = [node["$ref"]] if "$ref" in node else []
+        return own + [r for value in node.values() for r in references(value)]
     return [r for item in node for r in references(item)] if isinstance(node, list) else []
 
 
@@ -54,9 +54,12 @@ async def test_every_route_of_the_contract_is_told_of_and_every_reference_leads_
         assert reference.rpartition("/")[2] in told["components"]["schemas"]
 
 
-@pytest.mark.parametrize(
-    ("route", "path"),
-    [
+async def test_what_is_told_is_what_is_answered(start: Start) -> None:
+    worker = (await start()).own(*range(PARTITIONS))
+    worker.put("big", "x" * 10_000)
+    worker.put("k", "v")
+    told = await document(worker)
+    for route, path in (
         ("/health/live", "/health/live"),
         ("/health/ready", "/health/ready"),
         ("/tables", "/tables"),
@@ -67,16 +70,10 @@ async def test_every_route_of_the_contract_is_told_of_and_every_reference_leads_
         ("/tables/{table}/{key}", "/tables/notes/nothing"),
         ("/models", "/models"),
         ("/openapi.json", "/openapi.json"),
-    ],
-)
-async def test_what_is_told_is_what_is_answered(start: Start, route: str, path: str) -> None:
-    worker = (await start()).own(*range(PARTITIONS))
-    worker.put("big", "x" * 10_000)
-    worker.put("k", "v")
-    told = await document(worker)
-    status, body = await worker.get(path)
-    validator = jsonschema_rs.validator_for(schema(told, route, str(status)))
-    assert not [error.message for error in validator.iter_errors(body)]
+    ):
+        status, body = await worker.get(path)
+        validator = jsonschema_rs.validator_for(schema(told, route, str(status)))
+        assert not [error.message for error in validator.iter_errors(body)], path
 
 
 async def test_refusals_have_one_shape(start: Start) -> None:

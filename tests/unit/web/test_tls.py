@@ -96,6 +96,12 @@ def test_nothing_older_than_tls_1_2_is_spoken(certificates: Certificates) -> Non
     assert context.minimum_version >= ssl.TLSVersion.TLSv1_2
 
 
+def contexts(settings: Settings) -> None:
+    """What a worker makes of them when it starts."""
+    tls.served(settings)
+    tls.trusted(settings)
+
+
 def bad(certificates: Certificates, tmp_path: Path, what: str) -> tuple[dict[str, Any], str]:
     """Settings with something wrong, and the variable that is to be named."""
     cert, key = certificates.client("worker")
@@ -137,8 +143,6 @@ def test_a_file_that_does_not_do_is_named_with_its_variable(
 ) -> None:
     given, variable = bad(certificates, tmp_path, what)
     with pytest.raises(SettingsError, match=f"HOMUNCULUS_{variable}") as refused:
-        settings = Settings(**given)
-        tls.served(settings)
-        tls.trusted(settings)
+        contexts(Settings(**given))
     assert KEY_PASSWORD not in str(refused.value)
     assert "PRIVATE" not in str(refused.value)

@@ -1,4 +1,4 @@
-"""GET /tables/{table}/{key}/watch: a value per commit, from any worker; a slow client harms nobody; all ends in time."""
+"""GET /tables/{table}/{key}/watch: a value per commit, from any worker; slow clients harm nobody; all ends in time."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from aiohttp import ClientTimeout
 
 from tests.unit.web.test_neighbours import assign
 from tests.unit.web.worker import PARTITIONS, Start, Worker
@@ -137,17 +138,17 @@ async def test_a_client_that_reads_nothing_harms_nobody(start: Start, monkeypatc
         async with following(worker) as healthy:
             await healthy.message()
             watches = worker.app.engine.watches
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 while sum(len(w) for w in next(iter(watches._followed.values())).values()) < 2:
                     await asyncio.sleep(0.01)
                 number, left = 0, False
                 while not left:
                     number += 1
-                    worker.put("k", f"{number} {'x' * 15_000}")
+                    worker.put("k", f"{number} {'🜍' * 15_000}")
                     assert (await healthy.message())["value"].startswith(f"{number} ")
                     left = sum(len(w) for w in next(iter(watches._followed.values())).values()) == 1
-                    assert (await worker.get("/health/live"))[0] == 200
-        assert number < 2000, "what waits for one client has a bound"
+                assert (await worker.get("/health/live"))[0] == 200
+        assert number < 1000, "what waits for one client has a bound"
 
 
 async def test_a_slow_reader_gets_the_newest_and_how_many_it_has_missed(start: Start) -> None:
@@ -185,8 +186,6 @@ async def test_while_nothing_happens_a_sign_of_life_is_sent(
 
 
 async def test_an_owner_that_falls_silent_ends_the_stream(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    from aiohttp import ClientTimeout
-
     monkeypatch.setattr("web.owners.FOLLOWING", ClientTimeout(sock_read=0.2))
     owner, asked = (await start()).own(*range(PARTITIONS)), (await start()).own()
     assign(owner, asked)
