@@ -94,7 +94,7 @@ def _get_all(url: str, path: str, keys: int, rate: int, seconds: float, report: 
 
 
 async def _paced(url: str, path: str, keys: int, rate: int, seconds: float, report: Connection) -> None:
-    host, port = urlsplit(url).hostname, urlsplit(url).port
+    host, port = urlsplit(url).hostname or "", urlsplit(url).port or 80
     total, draw = int(rate * seconds), np.random.default_rng(5)
     chosen = draw.integers(keys, size=total).tolist()
     idle: deque[_Line] = deque()

@@ -84,7 +84,7 @@ class Models:
             raise MalformedError("send the request as JSON, with the header `Content-Type: application/json`")
         raw = await request.read()
         try:
-            action = ModelRequest.model_validate(json.loads(raw))
+            action = ModelRequest.model_validate(json.loads(raw), strict=True)
         except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
             raise MalformedError('the body is not JSON; send e.g. {"active": "2"}') from None
         if action.id is None:

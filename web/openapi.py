@@ -51,7 +51,7 @@ class OpenApi:
         paths: dict[str, Any] = {}
         for method, path, doc, one in told:
             paths.setdefault(path, {})[method] = self._operation(path, doc, one, schemas)
-        document = {
+        document: dict[str, Any] = {
             "openapi": VERSION,
             "info": {"title": "Homunculus worker", "version": "1", "description": self._app.engine.name},
             "paths": paths,

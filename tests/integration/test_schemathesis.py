@@ -59,4 +59,16 @@ def test_schemathesis_finds_nothing(target: Worker) -> None:
 
 @pytest.mark.long
 def test_schemathesis_finds_nothing_in_many_tries(target: Worker) -> None:
-    attack(target, "--max-examples=300", within_s=500)
+    attack(target, "--max-examples=200", within_s=400)
+
+
+@pytest.mark.long
+def test_schemathesis_finds_nothing_where_there_are_values(target: Worker) -> None:
+    (target.folder / "schemathesis.toml").write_text(
+        """
+        [[operations]]
+        include-path = "/tables/{table}/{key}"
+        parameters = { "path.table" = "sessions", "path.key" = "s1" }
+        """
+    )
+    attack(target, "--max-examples=100", "--include-path=/tables/{table}/{key}", within_s=200)

@@ -102,6 +102,7 @@ async def test_what_a_model_may_be_asked_for_is_told_without_what_erases_session
     validator = jsonschema_rs.validator_for({**request, "components": told["components"]})
     assert validator.is_valid({"active": "2"})
     assert validator.is_valid({"action": "promote", "version": "2", "reason": "better"})
+    wrong: Any
     for wrong in ({"action": "erase", "session": "s"}, {"active": "../x"}, {"nonsense": 1}, [], "2"):
         assert not validator.is_valid(wrong), wrong
 
