@@ -60,11 +60,15 @@ class Scorer:
         """Predictions are staged when it returns; records that can't be scored are dead letters."""
         with ExitStack() as held:
             versions = await self._versions(batch, held)
+            batch.lap("wait")
             plan = _Plan(self, [s for s in batch.slices if not s.stale], versions)
             plan.fold()
+            batch.lap("fold")
             await plan.predict()
+            batch.lap("model")
             for s, at in plan.slices:
                 self._stage(plan, s, at)
+            batch.lap("encode")
 
     async def _versions(self, batch: Batch[Observation], held: ExitStack) -> dict[str | None, LiveVersion]:
         """The version that answers for each model named in the batch, held until the batch is through."""
@@ -134,7 +138,7 @@ class Scorer:
                 s.events, sources, *answers, strict=True
             )
         ]
-        s.emit(PREDICTIONS, s.keys, values, traced(sources, s.records))
+        s.emit(PREDICTIONS, s.keys, values, traced(sources, s.records, s.parents))
 
     def _drop_broken(self, plan: _Plan, s: Slice[Observation], at: int) -> None:
         """Events that the model gave no usable score for are dead letters; their sessions keep them."""

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from urllib.parse import unquote
 
 from pydantic import (
+    AnyHttpUrl,
     BeforeValidator,
     ByteSize,
     Field,
@@ -23,7 +24,7 @@ from pydantic import (
     ValidationError,
     model_validator,
 )
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from core.errors import SettingsError
 
@@ -41,6 +42,11 @@ def _seconds(value: object) -> object:
         return float(value) if isinstance(value, str) else value
     except ValueError:
         return value
+
+
+def _names(value: object) -> object:
+    """Names in the environment are separated by commas."""
+    return tuple(filter(None, map(str.strip, value.split(",")))) if isinstance(value, str) else value
 
 
 class Guarantee(StrEnum):
@@ -130,6 +136,12 @@ class Settings(BaseSettings):
     """Largest record that we write; larger outputs become dead letters."""
     session_timeout: Annotated[float, Field(ge=1, le=1800)] = 10.0
     """Seconds of silence after which the group takes a worker for dead. Kafka itself takes 6 and more by default."""
+    otlp_endpoint: AnyHttpUrl | None = None
+    """Where traces go: a collector's OTLP over HTTP, like http://collector:4318. Default: there are none. The rest is
+    told by OpenTelemetry's own variables, OTEL_TRACES_SAMPLER and others (docs/observability.md)."""
+    trace_attributes: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_names)] = ()
+    """Names of an event's `attributes`, or fields, that spans may show, separated by commas: `tenant,order.channel`.
+    What isn't named stays out of traces."""
     profile: Path | None = None
     """File for seconds of CPU by part of the worker, sampled. Default: nothing is sampled."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_type_hints
 
 import msgspec
 from pydantic import ValidationError
@@ -23,10 +24,14 @@ from core.errors import (
     UsageError,
 )
 from core.topics import TopicSpec
-from engine.batch import Batch, Slice, working_on
+from engine.batch import Batch, Slice, working_on, working_through
 from engine.codec import codec_of, explain
 from engine.dead_letters import dead_letter
 from engine.engine import Engine
+from engine.tracing import kept_trace
+
+if TYPE_CHECKING:
+    from engine.spans import BatchSpan
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +58,8 @@ class Stream(Generic[E]):
         self._decode = codec_of(topic.value).decode
         self._keyed = topic.key == "session"
         self._batch: Batch[E] | None = None
+        self._span: BatchSpan | None = None
+        """Of the work on it, where the worker makes spans."""
         self._reopening: asyncio.Task[None] | None = None
 
     def __aiter__(self) -> Stream[E]:
@@ -60,20 +67,48 @@ class Stream(Generic[E]):
 
     async def __anext__(self) -> Batch[E]:
         if self._batch is not None:
+            self._batch.laps["work"] = time.monotonic() - self._batch.began
+            self._measured(self._batch)
             self._batch.finish()
             self._batch = None
         while True:
             slices = [s for s in await self._next_slices() if not s.stale]
-            for s in slices:
-                s.begun = True
-                s.early = self._early
-                self._decode_slice(s)
-                if not s.events:
-                    s.finish()
-            batch = Batch([s for s in slices if s.events])
-            if batch.slices:
-                self._batch = batch
+            if slices and (batch := self._begin(slices)).slices:
                 return batch
+
+    def _begin(self, slices: list[Slice[E]]) -> Batch[E]:
+        """What is left of slices when they have been decoded; it is the current batch, if that is anything."""
+        engine, began = self.engine, time.monotonic()
+        for s in slices:
+            s.trace = kept_trace(s.records[0])
+        if engine.traces is not None:
+            self._span = engine.traces.batch(slices)
+        engine.meters.begun(slices)
+        for s in slices:
+            s.begun = True
+            s.early = self._early
+            self._decode_slice(s)
+            if not s.events:
+                s.finish()
+        batch = Batch([s for s in slices if s.events], began)
+        batch.lap("decode")
+        if self._span is not None:
+            batch.trace = self._span.trace
+            self._span.decoded()
+        if batch.slices:
+            self._batch = batch
+            working_through(batch)
+        else:
+            self._measured(batch)
+        return batch
+
+    def _measured(self, batch: Batch[E], error: Exception | None = None) -> None:
+        """The agent is through with a batch, or has failed on it."""
+        working_through(None)
+        self.engine.meters.worked(batch)
+        if self._span is not None:
+            self._span.end(batch.laps, error)
+            self._span = None
 
     async def each(self, handle: Callable[[E], Awaitable[None]], concurrency: int) -> None:
         """Calls handle for every event: concurrently over keys, in order within one, at most so many at once.
@@ -91,7 +126,11 @@ class Stream(Generic[E]):
                 if s.stale:
                     return
                 working_on(s)
+                began = time.monotonic()
+                for span in s.spans:
+                    span.enter()
                 await handle(s.events[0])
+                self._worked_alone(s, time.monotonic() - began)
             except (FatalError, DataFolderError) as error:
                 self.engine.fatal(error)
             except TaskError as error:  # nothing that the record could help
@@ -117,6 +156,12 @@ class Stream(Generic[E]):
                     await room.acquire()
                     key = (part.partition, part.keys[0])
                     last[key] = asyncio.create_task(work(part, key, last.get(key)))
+            self._measured(batch)
+
+    def _worked_alone(self, s: Slice[E], seconds: float) -> None:
+        self.engine.meters.stage("work", seconds, 1, s.trace)
+        for span in s.spans:
+            span.note({"homunculus.stage.work_s": seconds})
 
     def failed(self, error: Exception) -> bool:
         """The agent raised on the current batch. One record: to dead-letters. More: they come again, one by one.
@@ -124,6 +169,8 @@ class Stream(Generic[E]):
         Returns whether there was a batch to blame.
         """
         batch, self._batch = self._batch, None
+        if batch is not None:
+            self._measured(batch, error)
         if isinstance(error, CorruptStoreError):
             self._reopen(error)
             return True
@@ -177,7 +224,7 @@ class Stream(Generic[E]):
 def give_up(s: Slice[Any], error: Exception) -> None:
     """A slice of one record can't be processed: its state goes back, the record goes to dead-letters."""
     if not isinstance(error, RecordError):
-        log.error("%s failed and goes to dead-letters", s.source(0), exc_info=error)
+        log.error("%s failed and goes to dead-letters", s.source(0), exc_info=error, extra=s.about(0))
     s.task.undo(s)
     s.outputs.clear()
     s.dropped.append((s.first, dead_letter(s, s.records[0], error)))

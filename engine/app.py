@@ -11,7 +11,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import suppress
 from ipaddress import ip_address
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import faust
 from aiokafka.errors import KafkaError
@@ -42,6 +42,9 @@ from models.device import Device
 from models.inference import InferenceThread
 from models.live import LiveModels
 from models.store import ModelStore
+
+if TYPE_CHECKING:
+    from engine.spans import Tracer
 
 log = logging.getLogger(__name__)
 
@@ -195,6 +198,7 @@ class App(faust.App):
         self._check_bind()
         await self.on_started_init_web_server()  # before the broker is there: health tells what is waited for
         engine.name = settings.worker_id or f"{socket.gethostname()}-{self.conf.web_port}"  # the port that it has
+        engine.traces = tracer(settings, engine.name)
         if self._embedded:
             await self._embedded.start()
             self._watch(self._broker_ended(self._embedded))
@@ -212,6 +216,7 @@ class App(faust.App):
         self._watch(engine.committer.run())
         self._watch(engine.standbys.run())
         self._watch(Watchdog(engine).run())
+        self._watch(engine.pulse.run())
         if any(isinstance(table, TimedTable) for table in engine.tables.values()):
             self._watch(tick(engine))
         _calm_collector()
@@ -251,6 +256,8 @@ class App(faust.App):
         if self._publisher is not None:
             await self._publisher.stop()
         self.engine.models.close()
+        if self.engine.traces is not None:
+            await self.engine.traces.close()
         if self._embedded:
             await self._embedded.stop()
         self.engine.profile.write()
@@ -263,6 +270,21 @@ def create_app(settings: Settings, background: Iterable[Background] = ()) -> App
         ModelStore(settings.model_store), Device.of(settings.device), InferenceThread(), settings.default_model
     )
     return App(settings, models, declared, background)
+
+
+def tracer(settings: Settings, worker: str) -> Tracer | None:
+    """What makes spans, where the settings ask for traces: else OpenTelemetry isn't even imported. Raises SettingsError
+    when it is missing."""
+    if settings.otlp_endpoint is None:
+        return None
+    try:
+        from engine.spans import Tracer
+    except ImportError as error:
+        raise SettingsError(
+            f"HOMUNCULUS_OTLP_ENDPOINT is set, but the package {error.name} is missing: install opentelemetry-sdk and "
+            "opentelemetry-exporter-otlp-proto-http (the extra `otel`)"
+        ) from error
+    return Tracer(settings, worker)
 
 
 def allow_files() -> None:

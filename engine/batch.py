@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
+from core.erasure import pseudonym
 from core.errors import OutputTooLargeError, UsageError
 from core.events import Source
 from core.topics import TopicSpec
 from engine.codec import codec_of
 from engine.record import Headers, Record
-from engine.tracing import output_headers
+from engine.tracing import NO_PARENTS, context_of, kept_trace, output_headers, people
 
 if TYPE_CHECKING:
+    from engine.spans import EventSpan
     from engine.table import Shard
     from engine.task import PartitionTask
 
@@ -24,7 +27,11 @@ T = TypeVar("T")
 EARLY: Final = ("early", b"1")
 """Header of an output that left before its commit: a crash may repeat it, or make another one of the same input."""
 
+SHOWN: Final = 3
+"""Slices of a batch that a log line names."""
+
 _current: ContextVar[Slice[Any]] = ContextVar("slice")
+_batch: ContextVar[Batch[Any] | None] = ContextVar("batch", default=None)
 
 
 class Staged(NamedTuple):
@@ -41,6 +48,7 @@ class Slice(Generic[E]):
     """Records of one source partition. Its writes and outputs stay with it until the finished prefix reaches it."""
 
     __slots__ = (
+        "accepted_at",
         "alone",
         "begun",
         "changed",
@@ -53,11 +61,16 @@ class Slice(Generic[E]):
         "last",
         "marks",
         "newest",
+        "oldest",
         "outputs",
+        "parents",
         "records",
         "size",
+        "spans",
         "task",
         "topic",
+        "trace",
+        "youngest",
     )
 
     def __init__(self, task: PartitionTask, topic: str, records: list[Record]) -> None:
@@ -69,6 +82,16 @@ class Slice(Generic[E]):
         self.first = records[0].offset
         self.last = records[-1].offset
         self.size = len(records)
+        self.oldest = records[0].timestamp
+        self.youngest = records[-1].timestamp
+        """When its first and last record were written, ms since epoch."""
+        self.accepted_at = time.monotonic()
+        self.trace: str | None = None
+        """The trace of one of its records, if somebody keeps it."""
+        self.spans: Sequence[EventSpan] = ()
+        """Of those events whose senders keep their traces, where the worker makes spans."""
+        self.parents: Mapping[int, bytes] = NO_PARENTS
+        """Offset -> the traceparent that outputs of its record carry on, where that isn't the record's own."""
         self.done = False
         self.alone = False
         """Whether it must not share a batch: an agent failed on records around it."""
@@ -111,6 +134,33 @@ class Slice(Generic[E]):
         """Where record i stands."""
         return Source(self.topic, self.partition, self.records[i].offset)
 
+    def about(self, i: int) -> dict[str, str]:
+        """What a log line says of record i: where it stands, its trace, who it is on behalf of; its session as a
+        hash."""
+        record = self.records[i]
+        told = {"source": str(self.source(i)), **people(record.headers)}
+        if (context := context_of(record.headers)) is not None:
+            told["trace_id"] = context.trace.decode()
+        session = getattr(self.events[i], "session", None) if i < len(self.events) else None
+        return told if session is None else told | {"session": pseudonym(session)}
+
+    @property
+    def stretch(self) -> str:
+        """Where its records stand."""
+        return f"{self.topic}/{self.partition}/{self.first}-{self.last}"
+
+    def add_span(self, span: EventSpan) -> None:
+        """The work on one of its events is a span: outputs of the event belong to it."""
+        self.spans = [*self.spans, span]
+        self.parents = {**self.parents, span.offset: span.traceparent}
+
+    def judge_spans(self) -> None:
+        """Spans of events that became dead letters, or were late, say so."""
+        reasons = {offset: dict(letter.headers[0]).get("error") or b"late" for offset, letter in self.dropped}
+        for span in self.spans:
+            if span.offset in reasons:
+                span.failed(reasons[span.offset].decode())
+
     def emit(
         self,
         topic: TopicSpec[Any],
@@ -141,7 +191,7 @@ class Slice(Generic[E]):
 
     def send(self, topic: TopicSpec[T], key: str, value: T, at: int = 0) -> None:
         """Stages one output of record number `at` of the slice, with its headers."""
-        headers = output_headers(self.topic, self.partition, self.records[at : at + 1])
+        headers = output_headers(self.topic, self.partition, self.records[at : at + 1], self.parents)
         self.emit(topic, [key.encode()], [codec_of(topic.value).encode(value)], headers)
 
     def finish(self) -> None:
@@ -157,6 +207,8 @@ class Slice(Generic[E]):
             part: Slice[E] = Slice(self.task, self.topic, [record])
             part.epoch = self.epoch
             part.early = self.early
+            part.accepted_at = self.accepted_at
+            part.trace = kept_trace(record)
             part.events = [event]
             parts.append(part)
         if self.marks is not None:
@@ -173,6 +225,8 @@ class Slice(Generic[E]):
         parts[-1].size += self.size - len(parts)
         for offset, letter in self.dropped:
             next(part for part in parts if offset <= part.last).dropped.append((offset, letter))
+        for span in self.spans:
+            next(part for part in parts if span.offset <= part.last).add_span(span)
         self.task.replace(self, parts)
         return parts
 
@@ -180,10 +234,18 @@ class Slice(Generic[E]):
 class Batch(Generic[E]):
     """The events of one read: a slice from each partition that had some. One model run can serve them all."""
 
-    __slots__ = ("slices",)
+    __slots__ = ("_lap_at", "began", "laps", "size", "slices", "trace")
 
-    def __init__(self, slices: list[Slice[E]]) -> None:
+    def __init__(self, slices: list[Slice[E]], began: float | None = None) -> None:
+        """began: monotonic, where that isn't right now."""
         self.slices = slices
+        self.size = len(self)
+        """Events that it began with: some may turn out to be dead letters."""
+        self.began = self._lap_at = time.monotonic() if began is None else began
+        self.trace: str | None = None
+        """Of the span of the work on it, where the worker makes spans."""
+        self.laps: dict[str, float] = {}
+        """Stage -> seconds that the batch has spent in it."""
 
     def __len__(self) -> int:
         return sum(len(s.events) for s in self.slices)
@@ -206,6 +268,12 @@ class Batch(Generic[E]):
         """Whether nothing of it counts any more."""
         return all(s.stale for s in self.slices)
 
+    def lap(self, stage: str) -> None:
+        """The time since the last lap, or since the batch came, went into a stage: metrics and traces show it."""
+        now = time.monotonic()
+        self.laps[stage] = self.laps.get(stage, 0.0) + now - self._lap_at
+        self._lap_at = now
+
     def finish(self) -> None:
         """All slices are done."""
         for s in self.slices:
@@ -226,6 +294,25 @@ def current_slice() -> Slice[Any]:
 def slice_at_work() -> Slice[Any] | None:
     """The current slice, if there is one."""
     return _current.get(None)
+
+
+def told_of_work() -> dict[str, str]:
+    """What a log line says of the work that it comes out of: exact where that is one record."""
+    s, batch = _current.get(None), _batch.get()
+    if s is not None and not s.done:
+        if len(s.records) == 1:
+            return s.about(0)
+        told = {"source": s.stretch}
+    elif batch is not None:
+        told = {"source": ", ".join(part.stretch for part in batch.slices[:SHOWN])}
+    else:
+        return {}
+    return told | ({"trace_id": batch.trace} if batch is not None and batch.trace is not None else {})
+
+
+def working_through(batch: Batch[Any] | None) -> None:
+    """Makes a batch the current one of this asyncio task, for its log lines."""
+    _batch.set(batch)
 
 
 def working_on(s: Slice[Any]) -> None:

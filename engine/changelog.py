@@ -85,6 +85,8 @@ class Changelog:
         """Table -> the newest version of its values, another release's tables too."""
         self.format = FORMAT
         self._complete: Complete | None = None
+        self.left = 0
+        """Records that a replay under way has still to read, about."""
         self.orphans: dict[str, set[bytes]] = {}
         """Table -> keys that a commit without an end has written: their committed values are written again."""
 
@@ -144,7 +146,7 @@ class Changelog:
             log.warning("%s is ahead of its changelogs: the broker has lost records; it is rebuilt", store.path)
             store.wipe()
         left = sum(ends[tp] - store.meta.changelogs.get(t, 0) for tp, t in self._tables.items() if t != POSITIONS)
-        read = 0
+        self.left, read = left, 0
         changelogs = dict(store.meta.changelogs)
         async with AsyncExitStack() as turn:
             if left > LONG:
@@ -159,6 +161,7 @@ class Changelog:
         meta = Meta(marker.incarnation, marker.positions, changelogs, marker.watermark)
         if meta != store.meta:
             await asyncio.to_thread(store.restored, meta)
+        self.left = 0
         self._ends = changelogs
         self._complete = Complete(marker.positions, marker.watermark, dict(changelogs))
         return read
@@ -176,7 +179,7 @@ class Changelog:
         # As the marker was written, not as we would: the guarantee may have been another one then.
         complete = sys.maxsize if marker.changelogs is None else marker.changelogs.get(table, 0)
         orphans: set[bytes] = set()
-        count = 0
+        count, at = 0, start
         said = time.monotonic()
         async for batches in fetches(self._connection, consumer, tp, start):
             began = time.monotonic()
@@ -190,6 +193,7 @@ class Changelog:
                     else:
                         orphans.add(record.key)  # type: ignore[arg-type]
             store.restore(table, items)
+            self.left, at = max(0, self.left + at - batches[-1].next_offset), batches[-1].next_offset
             if time.monotonic() - said > 5:
                 log.info("%s: %d records replayed", tp.topic, count)
                 said = time.monotonic()

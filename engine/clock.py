@@ -233,6 +233,8 @@ class PartitionClock:
             self._task.undo(firing)
             due.shard.put(firing, due.key, None)
             firing.outputs[:] = [dead_letter(firing, firing.records[0], error)]
+        finally:
+            firing.done = True
         return True
 
 

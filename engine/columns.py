@@ -110,6 +110,10 @@ class ColumnShard(Shard):
     def __len__(self) -> int:
         return len(self._index)
 
+    @property
+    def in_memory(self) -> int:
+        return super().in_memory + len(self)
+
     def rows(self, s: Slice[Any], keys: list[bytes]) -> Rows:
         """Row numbers of keys, loaded or new, good until the slice finishes. The slice may change them in `live`."""
         index = self._index

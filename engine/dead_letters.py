@@ -23,7 +23,7 @@ def dead_letter(s: Slice[Any], record: Record, error: Exception) -> Staged:
     """
     text = str(error) if isinstance(error, RecordError) else f"the agent failed on it: {error!r}"
     headers: list[tuple[str, bytes]] = [
-        *output_headers(s.topic, s.partition, [record])[0],
+        *output_headers(s.topic, s.partition, [record], s.parents)[0],
         ("error", type(error).__name__.encode()),
         ("message", text[:_MESSAGE].encode("utf-8", "backslashreplace")),
         ("time", time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()).encode()),

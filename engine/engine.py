@@ -21,7 +21,9 @@ from engine.admission import REFUSED, in_words
 from engine.committer import Committer
 from engine.connection import Connection
 from engine.folder import WorkerFolder
+from engine.meters import Meters
 from engine.profile import Profile
+from engine.pulse import Pulse
 from engine.standby import Standbys
 from engine.store import RocksMemory
 from engine.table import Table
@@ -29,6 +31,7 @@ from engine.task import PartitionTask
 from engine.watches import Watches
 
 if TYPE_CHECKING:
+    from engine.spans import Tracer
     from models.live import LiveModels
 
 log = logging.getLogger(__name__)
@@ -56,6 +59,10 @@ class Engine:
         self.ready = asyncio.Event()
         """Set once models stand where the deployments say: tasks open after it."""
         self.wake = asyncio.Event()
+        self.meters = Meters()
+        self.pulse = Pulse(self)
+        self.traces: Tracer | None = None
+        """Makes spans, where HOMUNCULUS_OTLP_ENDPOINT asks for them."""
         self.profile = Profile(settings.profile)
         self.memory = RocksMemory()
         self.committer = Committer(self)
@@ -230,14 +237,19 @@ class Engine:
         state = subscription and subscription.assignment and subscription.assignment.state_value(tp)
         return int(state.position) if state and state.has_valid_position else -1
 
-    def behind(self, tp: TopicPartition) -> bool:
-        """Whether there are records that the consumer has not handed out, as far as it knows."""
+    def end(self, tp: TopicPartition) -> int | None:
+        """Behind the last record that may be read, as far as the consumer knows; None while it knows nothing."""
         subscription = self.consumer._subscription.subscription
         state = subscription and subscription.assignment and subscription.assignment.state_value(tp)
         if not state or not state.has_valid_position:
-            return True
+            return None
         end = state.highwater if state.lso in (None, -1) else state.lso
-        return int(state.position) < max(end or 0, self._ends.get(tp, 0))
+        return max(end or 0, self._ends.get(tp, 0))
+
+    def behind(self, tp: TopicPartition) -> bool:
+        """Whether there are records that the consumer has not handed out, as far as it knows."""
+        end = self.end(tp)
+        return end is None or self.reading_at(tp) < end
 
     def seek_now(self, tp: TopicPartition, offset: int) -> None:
         """Reads a partition again from an offset that it has."""

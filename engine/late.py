@@ -20,7 +20,7 @@ def late_record(s: Slice[Any], record: Record, ts: int, watermark: int) -> Stage
     time (ISO, UTC).
     """
     headers: list[tuple[str, bytes]] = [
-        *output_headers(s.topic, s.partition, [record])[0],
+        *output_headers(s.topic, s.partition, [record], s.parents)[0],
         ("event-time", iso(ts).encode()),
         ("watermark", iso(watermark).encode()),
         ("late-ms", b"%d" % (watermark - ts)),

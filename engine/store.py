@@ -69,6 +69,14 @@ class RocksMemory:
         self.restores = asyncio.Semaphore(_RESTORES)
         """Taken by who restores much: what that needs in memory doesn't grow with the number of partitions."""
 
+    def usage(self) -> dict[str, int]:
+        """What of it is for what -> bytes, of all partitions together."""
+        return {
+            "block_cache": self.cache.get_usage(),
+            "block_cache_pinned": self.cache.get_pinned_usage(),
+            "write_buffers": self.buffers.get_usage(),
+        }
+
     def options(self, bulk: bool = False) -> Options:
         """Options of one partition's database. bulk: for a replay, which writes much and reads nothing."""
         blocks = BlockBasedOptions()
@@ -255,6 +263,16 @@ class PartitionStore:
             if _is_damage(str(error)):
                 raise self._damaged(error) from error
             raise DataFolderError(f"{self.path} can't be written ({error}): is the disk full?") from error
+
+    def sizes(self) -> dict[str, tuple[int, int]]:
+        """Table -> number and bytes of its values here, as RocksDB estimates them. Not while it restores."""
+        return {
+            table: (
+                view.property_int_value("rocksdb.estimate-num-keys") or 0,
+                view.property_int_value("rocksdb.estimate-live-data-size") or 0,
+            )
+            for table, view in self._views.items()
+        }
 
     def scan(self, table: str, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         """Keys and values from start on, in key order."""

@@ -84,6 +84,11 @@ class Shard(ABC):
         """Committed values that RocksDB doesn't have yet."""
         return len(self._committed)
 
+    @property
+    def in_memory(self) -> int:
+        """Values that are held in memory, whatever for."""
+        return len(self._committed) + len(self._writing)
+
     def hand_over(self) -> Values:
         """Committed values for RocksDB; readable here until written()."""
         self._writing, self._committed = self._committed, {}
@@ -161,6 +166,10 @@ class KeyValueShard(Shard):
 
     def erase(self, s: Slice[Any], key: bytes) -> None:
         self.put(s, key, None)
+
+    @property
+    def in_memory(self) -> int:
+        return super().in_memory + len(self._unfinished) + len(self._dirty) + len(self._sending)
 
     def at_work(self, key: bytes) -> bool:
         """Whether a slice has written it that is not finished."""

@@ -17,6 +17,7 @@ from engine.batch import Slice, Staged
 from engine.changelog import Changelog
 from engine.clock import PartitionClock
 from engine.early import EarlyOutbox
+from engine.meters import Finished
 from engine.offsets import OffsetTracker
 from engine.outputs import Builders, Outbox
 from engine.producer import Producer
@@ -60,6 +61,9 @@ class Taken(NamedTuple):
     early: EarlyOutbox | None
     staged: int
     """So many outputs don't wait for a commit so far: all of them must have left before this one."""
+    finished: list[Finished]
+    at: float
+    """When, monotonic."""
 
 
 class PartitionTask:
@@ -77,17 +81,20 @@ class PartitionTask:
         """Of the finished prefix, ms since epoch: what clock makes of its newest event times."""
         self.clock = PartitionClock(self, {})
         self.committed: dict[str, int] = {}
-        self.committed_at = time.monotonic()
+        self.waits_since: float | None = None
+        """When the oldest finished work that isn't committed came to wait for it, monotonic; None: nothing waits."""
         self.reason = "opening"
         """Why it isn't open."""
         self._trackers: dict[str, OffsetTracker[Slice[Any]]] = {}
         self._careful: dict[str, int] = {}
+        self._changelog = Changelog(engine.connection, partition, list(engine.tables))
         self._foreign: dict[str, int] = {}
         """Positions in topics that only another release reads: it goes on there when it comes back."""
         self._versioned: dict[str, int] = {}
         """Tables whose values of today aren't the first version."""
         self._shards: dict[str, Shard] = {}
         self._dirty = False
+        self._finished: list[Finished] = []
         self._closing = False
         self._written_to: set[TopicPartition] = set()
         self._early: EarlyOutbox | None = None
@@ -161,6 +168,8 @@ class PartitionTask:
         refuse_newer(self.partition, written.versions, written.format, schemas, store)  # before a value is read
         self._versioned = {schema.table: schema.version for schema in schemas if schema.version > 1}
         self._dirty = False
+        self._finished = []
+        self.waits_since = None
         self._shards = {name: table.shard(store) for name, table in tables.items()}
         self._trackers = {t: OffsetTracker(store.meta.positions.get(t, 0)) for t in self.topics}
         self._foreign = {t: offset for t, offset in store.meta.positions.items() if t not in self.topics}
@@ -174,7 +183,7 @@ class PartitionTask:
             tracker.accepted = tracker.position = max(
                 tracker.position, engine.begins(TopicPartition(topic, self.partition))
             )
-        self.committed_at = self._checkpointed = time.monotonic()
+        self._checkpointed = time.monotonic()
         self.open = True  # last: now it may be read
         self.reason = ""
         engine.wake.set()
@@ -200,6 +209,7 @@ class PartitionTask:
     def fail(self, error: TaskError | FencedError) -> None:
         """What was taken from it is not committed: it opens anew."""
         if self.open:
+            self.engine.meters.reopened += 1
             self._drop(str(error))
             self._failure.set_exception(error)
             self._failure.exception()  # nobody asks for it when the task is being closed
@@ -258,6 +268,28 @@ class PartitionTask:
     def behind(self, topic: str) -> bool:
         """Whether a topic has records that aren't finished, or not even read."""
         return self._trackers[topic].unfinished > 0 or self.engine.behind(TopicPartition(topic, self.partition))
+
+    def unfinished_of(self, topic: str) -> int:
+        """Records of a topic that were handed out and aren't part of the finished prefix."""
+        return self._trackers[topic].unfinished if self.open else 0
+
+    @property
+    def staged(self) -> int:
+        """Outputs that wait for a commit, or for the broker."""
+        boxes = {self._outbox, self._early} if self.open else set()  # without transactions both are the same
+        return sum(box.count for box in boxes if box is not None)
+
+    @property
+    def to_replay(self) -> int:
+        """Records of its changelogs that have still to be read before it opens."""
+        return self._changelog.left
+
+    def sizes(self) -> dict[str, tuple[int, int, int]]:
+        """Table -> values in the store, their bytes, values in memory; nothing while it isn't open."""
+        if not self.open or self._store is None:
+            return {}
+        stored = self._store.sizes()
+        return {name: (*stored.get(name, (0, 0)), shard.in_memory) for name, shard in self._shards.items()}
 
     def replace(self, s: Slice[Any], parts: list[Slice[Any]]) -> None:
         """Smaller slices in the place of one."""
@@ -329,10 +361,13 @@ class PartitionTask:
 
     def advance(self, topic: str) -> None:
         """Slices have finished: what is now part of the finished prefix joins the next commit."""
-        moved, newest = False, -1
+        moved, newest, now = False, -1, time.monotonic()
         for s in self._trackers[topic].advance():
             moved, newest = True, max(newest, s.newest)
             self._settle(s)
+            self._finished.append(Finished.of(s, now))
+            if s.spans:
+                s.judge_spans()
         if moved:
             if newest >= 0:
                 self.clock.passed(topic, newest)
@@ -355,6 +390,7 @@ class PartitionTask:
             shard.settle(change)
         for _, letter in s.dropped:
             self._outbox.add(letter)
+            self.engine.meters.dropped(s.topic, letter)
         for staged in s.outputs:
             self._outbox.add(staged)
 
@@ -365,6 +401,8 @@ class PartitionTask:
 
     def _touch(self) -> None:
         self._dirty = True
+        if self.waits_since is None:
+            self.waits_since = time.monotonic()
         self.engine.committer.wake()
 
     # -- committing ---------------------------------------------------------------------------------------------------
@@ -396,6 +434,7 @@ class PartitionTask:
         records = self._changelog.records(producer, changes)
         outputs = self._outbox.take() if self.engine.exactly_once else {}
         self._written_to = {*records, *outputs}
+        finished, self._finished = self._finished, []
         return Taken(
             self._foreign | {topic: tracker.position for topic, tracker in self._trackers.items()},
             self.watermark,
@@ -404,6 +443,8 @@ class PartitionTask:
             outputs,
             self._early,
             self._early.staged if self._early is not None else 0,
+            finished,
+            time.monotonic(),
         )
 
     def note(self, ends: Mapping[TopicPartition, int]) -> None:
@@ -425,7 +466,9 @@ class PartitionTask:
         self.engine.watches.committed(self.partition, taken.changes)
         self._meta = self._changelog.meta(taken.positions, taken.watermark)
         self.committed = taken.positions
-        self.committed_at = time.monotonic()
+        self.waits_since = taken.at if self._dirty else None
+        self.engine.meters.sent(taken.outputs)
+        self.engine.meters.commit_ended(taken.at, taken.finished)
         self._checkpoint()
 
     def _checkpoint(self) -> None:

@@ -4,40 +4,106 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
-from typing import cast
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Final, NamedTuple, cast
 
 import numpy as np
 
 from engine.record import Headers, Record
 
-_TRACEPARENT = re.compile(rb"00-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
-_BLANK = np.frombuffer(b"00-" + 32 * b"0" + b"-" + 16 * b"0" + b"-01", np.uint8)
-_SPAN = 35
-"""Where the span's part of a traceparent begins, with its dash."""
-_DRAWN = 1000
+_TRACEPARENT: Final = re.compile(
+    rb"(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(-.*)?", re.DOTALL
+)
+_TRACE_ID: Final = re.compile(rb"(?!0{32})[0-9a-f]{32}")
+_BLANK: Final = np.frombuffer(b"00-" + 32 * b"0" + b"-" + 16 * b"0" + b"-00", np.uint8)
+_SPAN: Final = slice(35, 53)
+"""The span's part of a traceparent, with its dashes."""
+_LONGEST_STATE: Final = 512
+_LONGEST_NAME: Final = 200
+_PEOPLE: Final = {"request-id": "request_id", "user-id": "user_id"}
+_DRAWN: Final = 1000
 _ready: list[bytes] = []
 """New traceparents in stock, drawn and formatted many at a time: a quarter of the price of one by one."""
-_TRACE_ID = re.compile(rb"[0-9a-f]{32}")
+
+NO_PARENTS: Final[Mapping[int, bytes]] = MappingProxyType({})
 
 
-def output_headers(topic: str, partition: int, records: Sequence[Record]) -> list[list[tuple[str, bytes]]]:
-    """Headers of the outputs of records of one partition: `source` and `traceparent`, one list a record.
+class Context(NamedTuple):
+    """What a record says of the trace that it belongs to."""
 
-    The trace is the input's (`traceparent`, or a plain `trace-id` of 32 hex digits), else a new one.
+    trace: bytes
+    """32 hex digits."""
+    span: bytes | None
+    """Of whoever wrote it, 16 hex digits; None where only the trace is known."""
+    sampled: bool
+    """Whether its writer keeps the trace."""
+    state: bytes | None
+    """Its tracestate, which is passed on as it is."""
+
+
+def context_of(headers: Headers) -> Context | None:
+    """From `traceparent` (and `tracestate`), else from a plain `trace-id`, which may have dashes like a UUID."""
+    found: Context | None = None
+    state: bytes | None = None
+    for name, value in headers:
+        if not value:
+            continue
+        if name == "traceparent":
+            if (match := _TRACEPARENT.fullmatch(value)) and not (match[1] == b"00" and match[5]):
+                found = Context(match[2], match[3], bool(int(match[4], 16) & 1), None)
+        elif name == "tracestate":
+            state = value if len(value) <= _LONGEST_STATE else None
+        elif name == "trace-id" and found is None and _TRACE_ID.fullmatch(plain := value.replace(b"-", b"")):
+            found = Context(plain, None, False, None)
+    return found if found is None or state is None or found.span is None else found._replace(state=state)
+
+
+def kept_trace(record: Record) -> str | None:
+    """The trace of a record whose writer keeps it: where to look for more than a number."""
+    context = context_of(record.headers) if record.headers else None
+    return context.trace.decode() if context is not None and context.sampled else None
+
+
+def people(headers: Headers) -> dict[str, str]:
+    """Who a record is on behalf of, as its headers `request-id` and `user-id` say."""
+    return {
+        _PEOPLE[name]: value[:_LONGEST_NAME].decode("utf-8", "backslashreplace")
+        for name, value in headers
+        if name in _PEOPLE and value
+    }
+
+
+def output_headers(
+    topic: str, partition: int, records: Sequence[Record], parents: Mapping[int, bytes] = NO_PARENTS
+) -> list[list[tuple[str, bytes]]]:
+    """Headers of the outputs of records of one partition: `source`, `traceparent` and `tracestate`, one list a record.
+
+    The trace is the input's, and sampled if that is; else a new one, which nobody keeps. parents: offset -> the
+    traceparent of the span that its outputs belong to, where there is one.
     """
-    return traced([f"{topic}/{partition}/{record.offset}" for record in records], records)
+    return traced([f"{topic}/{partition}/{record.offset}" for record in records], records, parents)
 
 
-def traced(sources: Sequence[str], records: Sequence[Record]) -> list[list[tuple[str, bytes]]]:
+def traced(
+    sources: Sequence[str], records: Sequence[Record], parents: Mapping[int, bytes] = NO_PARENTS
+) -> list[list[tuple[str, bytes]]]:
     """As output_headers(), where it is known already where each record stands."""
-    parents = _fresh(len(records))
+    fresh = _fresh(len(records))
+    states: dict[int, bytes] = {}
     for i, record in enumerate(records):
-        if record.headers and (trace := _trace_of(record.headers)):
-            parents[i] = b"00-%b%b" % (trace, parents[i][_SPAN:])
-    return [
-        [("source", source.encode()), ("traceparent", parent)] for source, parent in zip(sources, parents, strict=True)
+        if record.headers and (context := context_of(record.headers)):
+            fresh[i] = b"00-%b%b%b" % (context.trace, fresh[i][_SPAN], b"01" if context.sampled else b"00")
+            if context.state is not None:
+                states[i] = context.state
+    if parents:
+        fresh = [parents.get(record.offset, parent) for record, parent in zip(records, fresh, strict=True)]
+    headers = [
+        [("source", source.encode()), ("traceparent", parent)] for source, parent in zip(sources, fresh, strict=True)
     ]
+    for i, state in states.items():
+        headers[i].append(("tracestate", state))
+    return headers
 
 
 def _fresh(n: int) -> list[bytes]:
@@ -56,14 +122,3 @@ def _drawn(n: int) -> list[bytes]:
     text[:, 3:35] = digits[:, :32]
     text[:, 36:52] = digits[:, 32:]
     return cast(list[bytes], text.view(f"S{len(_BLANK)}")[:, 0].tolist())
-
-
-def _trace_of(headers: Headers) -> bytes | None:
-    for name, value in headers:
-        if not value:
-            continue
-        if name == "traceparent" and (found := _TRACEPARENT.fullmatch(value)):
-            return found[1]
-        if name == "trace-id" and _TRACE_ID.fullmatch(value.replace(b"-", b"")):
-            return value.replace(b"-", b"")
-    return None

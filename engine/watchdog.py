@@ -65,8 +65,8 @@ class Watchdog:
         for number, partition in engine.tasks.items():
             if not partition.open:
                 continue
-            if not partition.idle and now - partition.committed_at > COMMIT_S:
-                return WatchdogError(f"partition {number} has not committed for {now - partition.committed_at:.0f} s")
+            if (since := partition.waits_since) is not None and now - since > COMMIT_S:
+                return WatchdogError(f"partition {number} has not committed for {now - since:.0f} s")
             for topic in partition.topics:
                 tp = TopicPartition(topic, number)
                 # Where it reads, not what it has accepted: markers of transactions are passed without a record.

@@ -216,6 +216,16 @@ class LiveModels:
         loaded = (v for model in self._models.values() for v in (model.routing.active, *model.draining) if v)
         return self.store.needed().union(*(version.manifest.session_features for version in loaded))
 
+    def versions(self) -> list[LiveVersion]:
+        """Those that answer, and those that still compute for somebody who began on them."""
+        held = (v for _, model in sorted(self._models.items()) for v in (model.routing.active, *model.draining))
+        return [v for v in held if v is not None and v.course.stage in {Stage.ACTIVE, Stage.DRAINING}]
+
+    @property
+    def queued_rows(self) -> int:
+        """Rows that wait for the inference thread, or are being computed."""
+        return self._thread.load.queued_rows
+
     def status(self) -> dict[str, dict[str, Any]]:
         """What model-status says of each model: version, role, since, revision; loading, draining, error if any."""
         return {name: _status(model) for name, model in sorted(self._models.items())}

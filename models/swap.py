@@ -10,6 +10,7 @@ from typing import Final
 from core.errors import TransitionError
 from models.engine import Arrays, Engine
 from models.manifest import Manifest
+from models.meter import ModelMeter
 from models.scores import Scores
 
 
@@ -69,6 +70,7 @@ class LiveVersion:
         self.engine = engine
         self.course = course
         self.in_flight = 0
+        self.meter = ModelMeter()
         course.to(Stage.VERIFIED)
 
     @property
@@ -86,7 +88,16 @@ class LiveVersion:
 
         Raises what the engine raises for these rows.
         """
-        return Scores.of(self.manifest, await self.engine.run(inputs))
+        began = time.perf_counter()
+        try:
+            outputs = await self.engine.run(inputs)
+        except Exception:
+            self.meter.failures += 1
+            raise
+        took = time.perf_counter() - began
+        scores = Scores.of(self.manifest, outputs)
+        self.meter.answered(len(scores), took)
+        return scores
 
     def hold(self) -> None:
         """One more computes on it."""

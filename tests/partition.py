@@ -21,6 +21,7 @@ from engine import task as task_module
 from engine.agent import Agent
 from engine.batch import Slice
 from engine.engine import Engine
+from engine.meters import Meters
 from engine.outputs import Builders
 from engine.schema import FORMAT
 from engine.store import Meta, PartitionStore, RocksMemory
@@ -194,6 +195,8 @@ class Partition:
                 folder=self._folder / str(next(self.number)),
                 memory=RocksMemory(),
                 watches=Watches(),
+                meters=Meters(),
+                traces=None,
                 connection=SimpleNamespace(transactional=False, committed=self.committed),
                 committer=SimpleNamespace(producer=producer, failed=None, wake=lambda: None, lock=asyncio.Lock()),
                 exactly_once=True,

@@ -20,6 +20,7 @@ td{padding:.15rem 1.5rem .15rem 0;vertical-align:top}code{white-space:nowrap}</s
 <tr><td><code>GET /tables/TABLE/KEY</code></td><td>one value, from whichever worker holds it</td></tr>
 <tr><td><code>GET /tables/TABLE/KEY/watch</code></td><td>what each commit makes of it, as it happens</td></tr>
 <tr><td><code>GET <a href="/models">/models</a></code></td><td>what is live here, and what the store holds</td></tr>
+<tr><td><code>GET <a href="/metrics">/metrics</a></code></td><td>numbers for Prometheus</td></tr>
 <tr><td><code>POST /models/NAME</code></td><td>a control request, e.g. <code>{"active": "2"}</code></td></tr>
 <tr><td><code>GET <a href="/openapi.json">/openapi.json</a></code></td><td>all of this for programs</td></tr>
 </table><p>With a token: <code>curl -H "Authorization: Bearer $HOMUNCULUS_WEB_TOKEN" ...</code></p></body></html>

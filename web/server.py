@@ -25,6 +25,7 @@ from web.events import Events, EventStream
 from web.health import Health
 from web.index import Index
 from web.lookup import Lookup
+from web.metrics import Metrics
 from web.models import Models
 from web.openapi import OpenApi
 from web.owners import Owners
@@ -170,8 +171,9 @@ class WebServer(Service):
     def application(self) -> web.Application:
         """Every route, ours first. Raises UsageError for a page of the application at one of our paths."""
         application = web.Application(client_max_size=LARGEST_BODY)
-        lookup = Lookup(self.app, self._owners, self._events)
-        for part in (Health(self.app), Tables(self.app), lookup, Models(self.app), Index(), OpenApi(self.app)):
+        lookup, metrics = Lookup(self.app, self._owners, self._events), Metrics(self.app)
+        described = OpenApi(self.app)
+        for part in (Health(self.app), Tables(self.app), lookup, Models(self.app), metrics, Index(), described):
             application.add_routes(part.routes())
         taken = {(r.method, r.resource.canonical) for r in application.router.routes() if r.resource is not None}
         for route in page_routes(self.app):

@@ -72,7 +72,8 @@ class Worker:
             engine=self, partition=partition, epoch=0, shard=lambda name: self._shards[partition]
         )
         records: list[Any] = [
-            SimpleNamespace(offset=first + n, key=b"ann", value=b"{}", headers=[]) for n in range(len(events))
+            SimpleNamespace(offset=first + n, timestamp=0, key=b"ann", value=b"{}", headers=[])
+            for n in range(len(events))
         ]
         s: Slice[Observation] = Slice(task, "observations", records)
         s.events = [Observation(f"e{x}", "ann", 1000, {"x": x}, model) for x, model in events]

@@ -16,8 +16,7 @@ def engine() -> Any:
     """A worker with one open partition that has read all there is: everything is well."""
     partition = SimpleNamespace(
         open=True,
-        idle=True,
-        committed_at=time.monotonic(),
+        waits_since=None,
         topics=["t"],
         next_offset=lambda topic: 10,
         room=lambda topic: True,
@@ -62,7 +61,7 @@ def test_records_that_never_come_end_it(engine: Any) -> None:
 
 
 def test_work_that_is_never_committed_ends_it(engine: Any) -> None:
-    engine.tasks[0].idle = False
+    engine.tasks[0].waits_since = time.monotonic()
     assert "has not committed" in str(after(engine, COMMIT_S + 1))
 
 

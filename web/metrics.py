@@ -1,0 +1,198 @@
+"""GET /metrics: what the worker has counted, for Prometheus; docs/observability.md says what each number tells."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+from prometheus_client.samples import Exemplar
+
+from core.histogram import Histogram
+from engine.app import App
+from engine.pulse import age
+from web.health import Health
+
+PREFIX: Final = "homunculus_"
+
+
+class Metrics:
+    """Numbers are read on the event loop, in one piece; they become text in a thread."""
+
+    def __init__(self, app: App) -> None:
+        self._registry = CollectorRegistry(auto_describe=False)
+        ProcessCollector(registry=self._registry)
+        GCCollector(registry=self._registry)
+        self._registry.register(WorkerCollector(app))
+
+    def routes(self) -> list[web.RouteDef]:
+        """GET /metrics."""
+        return [web.get("/metrics", self.text)]
+
+    async def text(self, request: web.Request) -> web.Response:
+        """OpenMetrics, with exemplars, for those who accept it; else Prometheus' older text format."""
+        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+        body = await asyncio.to_thread(encode, _Read(list(self._registry.collect())))
+        return web.Response(body=body, headers={"Content-Type": content_type})
+
+
+class _Read(Collector):
+    """Metrics that were read a moment ago."""
+
+    def __init__(self, metrics: list[Metric]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterable[Metric]:
+        """As they were."""
+        return self._metrics
+
+
+class WorkerCollector(Collector):
+    """One worker's numbers as Prometheus' metric families. Labels are topics, partitions, tables, stages, models and
+    error classes: never a session, a key or a text of somebody else's."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._engine = app.engine
+        self._health = Health(app)
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: there is nothing to read yet when the server starts."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """All of them, of this moment."""
+        yield from self._events()
+        yield from self._times()
+        yield from self._queues()
+        yield from self._state()
+        yield from self._models()
+        yield from self._worker()
+
+    def _events(self) -> Iterator[Metric]:
+        meters = self._engine.meters
+        yield _counter("events_read", "Records that agents were given; again after a failure", ["topic"], meters.read)
+        yield _counter("events_committed", "Records whose commit has ended", ["topic"], meters.committed)
+        yield _counter("outputs", "Records written to topics", ["topic"], meters.outputs)
+        yield _counter(
+            "dead_letters", "Records that couldn't be processed", ["topic", "reason"], meters.dead_letters
+        )
+        yield _counter("late_events", "Records that came too late for their agent", ["topic"], meters.late)
+        yield _counter("partitions_reopened", "Partitions given up and opened anew", [], {(): meters.reopened})
+        yield _counter(
+            "backpressure_seconds", "Time without room for more records", ["partition"], meters.crowded, "seconds"
+        )
+
+    def _times(self) -> Iterator[Metric]:
+        meters = self._engine.meters
+        yield _histogram(
+            "latency_seconds", "From a record's timestamp to the end of its commit", [], {(): meters.latency}, "seconds"
+        )
+        yield _histogram("stage_seconds", "Time of an event in a stage", ["stage"], meters.stages, "seconds")
+        yield _histogram(
+            "commit_seconds", "From taking what is finished to the end of its commit", [], {(): meters.commits}, "seconds"
+        )
+        yield _histogram("batch_events", "Records that an agent was given at once", [], {(): meters.batches})
+        yield _histogram(
+            "loop_lag_seconds", "How late the event loop was for a timer", [], {(): meters.loop_lag}, "seconds"
+        )
+
+    def _queues(self) -> Iterator[Metric]:
+        engine = self._engine
+        tasks = sorted(engine.tasks.items())
+        lag = {(topic, n): left for topic, found in engine.pulse.lag().items() for n, left in found.items()}
+        yield _gauge("lag_records", "Records that aren't committed yet", ["topic", "partition"], lag, "records")
+        ages = {n: age(task) for n, task in tasks}
+        yield _gauge(
+            "commit_age_seconds", "Age of the oldest finished work without a commit", ["partition"], ages, "seconds"
+        )
+        unfinished = {(topic, n): task.unfinished_of(topic) for n, task in tasks for topic in task.topics}
+        yield _gauge("unfinished_records", "Records at work", ["topic", "partition"], unfinished, "records")
+        staged = {n: task.staged for n, task in tasks}
+        yield _gauge("staged_outputs", "Outputs that wait for a commit, or for the broker", ["partition"], staged)
+        rows = engine.models.queued_rows
+        yield _gauge("inference_queue_rows", "Rows that wait for the inference thread", [], {(): rows}, "rows")
+
+    def _state(self) -> Iterator[Metric]:
+        engine = self._engine
+        tasks = sorted(engine.tasks.items())
+        keys, sizes, held = dict.fromkeys(engine.tables, 0), dict.fromkeys(engine.tables, 0), dict.fromkeys(engine.tables, 0)
+        for _, task in tasks:
+            for table, (stored, size, in_memory) in task.sizes().items():
+                keys[table] += stored
+                sizes[table] += size
+                held[table] += in_memory
+        yield _gauge("state_keys", "Values in RocksDB, as it estimates", ["table"], keys)
+        yield _gauge("state_bytes", "Their size, as it estimates", ["table"], sizes, "bytes")
+        yield _gauge("state_in_memory", "Values held in memory", ["table"], held)
+        yield _gauge("rocksdb_memory_bytes", "Memory of RocksDB", ["kind"], engine.memory.usage(), "bytes")
+        replay = {n: task.to_replay for n, task in tasks if not task.open}
+        yield _gauge("restore_left_records", "Records to replay before it opens", ["partition"], replay, "records")
+        copies = {n: old for n, old in engine.standbys.staleness().items() if old is not None}
+        yield _gauge("copy_age_seconds", "How far a copy of a partition is behind", ["partition"], copies, "seconds")
+
+    def _models(self) -> Iterator[Metric]:
+        names = ["model", "version"]
+        versions = {(v.manifest.name, v.version): v for v in self._engine.models.versions()}
+        live = {(*who, v.course.stage.value): 1 for who, v in versions.items()}
+        yield _gauge("model_live", "Versions that answer or still compute", [*names, "role"], live)
+        seconds = {who: v.meter.seconds for who, v in versions.items()}
+        yield _histogram("model_call_seconds", "From a call to its answer", names, seconds, "seconds")
+        rows = {who: v.meter.rows for who, v in versions.items()}
+        yield _histogram("model_call_rows", "Rows of a call", names, rows, "rows")
+        failures = {who: v.meter.failures for who, v in versions.items()}
+        yield _counter("model_failures", "Calls without an answer", names, failures)
+
+    def _worker(self) -> Iterator[Metric]:
+        engine = self._engine
+        opened = sum(task.open for task in engine.tasks.values())
+        states = {"open": opened, "opening": len(engine.tasks) - opened}
+        yield _gauge("partitions", "Partitions that the group has given to this worker", ["state"], states)
+        yield _gauge("ready", "Whether it takes its share of the events", [], {(): int(not self._health.reasons())})
+
+
+Label = Any
+"""The values of a metric's labels: one, or a tuple of them."""
+
+
+def _values(label: Label) -> list[str]:
+    return [str(value) for value in (label if isinstance(label, tuple) else (label,))]
+
+
+def _counter(name: str, told: str, labels: list[str], values: Any, unit: str = "") -> Metric:
+    family = CounterMetricFamily(PREFIX + name, told, labels=labels, unit=unit)
+    for label, value in list(values.items()):
+        family.add_metric(_values(label), value)
+    return family
+
+
+def _gauge(name: str, told: str, labels: list[str], values: Any, unit: str = "") -> Metric:
+    family = GaugeMetricFamily(PREFIX + name, told, labels=labels, unit=unit)
+    for label, value in values.items():
+        family.add_metric(_values(label), value)
+    return family
+
+
+def _histogram(name: str, told: str, labels: list[str], values: Any, unit: str = "") -> Metric:
+    family = HistogramMetricFamily(PREFIX + name, told, labels=labels, unit=unit)
+    for label, histogram in values.items():
+        family.add_metric(_values(label), _buckets(histogram), histogram.total)
+    return family
+
+
+def _buckets(histogram: Histogram) -> list[Any]:
+    found: list[Any] = []
+    seen = 0
+    bounds = [*map(repr, histogram.bounds), "+Inf"]
+    for bound, count, exemplar in zip(bounds, histogram.counts, histogram.exemplars, strict=True):
+        seen += count
+        if exemplar is None:
+            found.append((bound, seen))
+        else:
+            found.append((bound, seen, Exemplar({"trace_id": exemplar.trace}, exemplar.value, exemplar.at)))
+    return found
