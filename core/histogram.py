@@ -55,9 +55,9 @@ class Histogram:
         if not sums[-1]:
             return None
         rank = q * sums[-1]
-        bucket = bisect_left(sums, rank)
+        bucket = bisect_left(sums, max(rank, 1))
         if bucket == len(self.bounds):
             return self.bounds[-1]
         low, high = (self.bounds[bucket - 1] if bucket else 0.0), self.bounds[bucket]
         inside = counts[bucket]
-        return low + (high - low) * (rank - sums[bucket] + inside) / inside if inside else high
+        return low + (high - low) * (rank - sums[bucket] + inside) / inside

@@ -125,12 +125,7 @@ class Stream(Generic[E]):
                     await asyncio.wait([before])
                 if s.stale:
                     return
-                working_on(s)
-                began = time.monotonic()
-                for span in s.spans:
-                    span.enter()
-                await handle(s.events[0])
-                self._worked_alone(s, time.monotonic() - began)
+                await self._work(s, handle)
             except (FatalError, DataFolderError) as error:
                 self.engine.fatal(error)
             except TaskError as error:  # nothing that the record could help
@@ -158,7 +153,14 @@ class Stream(Generic[E]):
                     last[key] = asyncio.create_task(work(part, key, last.get(key)))
             self._measured(batch)
 
-    def _worked_alone(self, s: Slice[E], seconds: float) -> None:
+    async def _work(self, s: Slice[E], handle: Callable[[E], Awaitable[None]]) -> None:
+        """One event, in an asyncio task of its own."""
+        working_on(s)
+        began = time.monotonic()
+        for span in s.spans:
+            span.enter()
+        await handle(s.events[0])
+        seconds = time.monotonic() - began
         self.engine.meters.stage("work", seconds, 1, s.trace)
         for span in s.spans:
             span.note({"homunculus.stage.work_s": seconds})

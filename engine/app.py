@@ -284,7 +284,7 @@ def tracer(settings: Settings, worker: str) -> Tracer | None:
             f"HOMUNCULUS_OTLP_ENDPOINT is set, but the package {error.name} is missing: install opentelemetry-sdk and "
             "opentelemetry-exporter-otlp-proto-http (the extra `otel`)"
         ) from error
-    return Tracer(settings, worker)
+    return Tracer.to_collector(settings, worker)
 
 
 def allow_files() -> None:

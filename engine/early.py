@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from core.errors import FencedError, TaskError
-from engine.outputs import Outbox
+from engine.outputs import Builders, Outbox
 from engine.producer import Producer
 
 if TYPE_CHECKING:
@@ -18,12 +18,18 @@ class EarlyOutbox(Outbox):
     """Sends by itself: one request in flight, the next takes all since. A task that opens anew gets a new one, so what
     ends afterwards confirms nothing of the new life."""
 
-    def __init__(self, producer: Producer, failed: Callable[[TaskError | FencedError], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        producer: Producer,
+        failed: Callable[[TaskError | FencedError], Awaitable[None]],
+        sent: Callable[[Builders], None],
+    ) -> None:
         """failed: told when the broker did not take a request. What was in it is lost here, and other tasks use the
-        same producer: all of them must open anew."""
+        same producer: all of them must open anew. sent: told what it took."""
         super().__init__(producer.new_builder)
         self._producer = producer
         self._failed = failed
+        self._tell = sent
         self._sent = 0
         self._closed: str | None = None
         self._moved = asyncio.Event()
@@ -37,8 +43,9 @@ class EarlyOutbox(Outbox):
     async def _send(self) -> None:
         try:
             while self and self._closed is None:
-                staged = self.staged
-                await self._producer.send(self.take())
+                staged, taken = self.staged, self.take()
+                await self._producer.send(taken)
+                self._tell(taken)
                 self._sent = staged
                 self._moved.set()
         except (TaskError, FencedError) as error:

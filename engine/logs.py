@@ -52,14 +52,15 @@ def told(logger: Any, method: str, event: EventDict) -> EventDict:
     record: logging.LogRecord = event.pop("_record")
     event.pop("_from_structlog")
     extras = {name: getattr(record, name) for name in ABOUT if hasattr(record, name)}
-    line: EventDict = {
+    line: dict[str, Any] = {
         "time": datetime.fromtimestamp(record.created, UTC),
         "level": record.levelname,
         "logger": record.name,
         "message": event.pop("event"),
         **(extras or told_of_work()),
     }
-    return line | {name: value for name, value in event.items() if name not in line}
+    line.update((name, value) for name, value in event.items() if name not in line)
+    return line
 
 
 def as_json(logger: Any, method: str, event: EventDict) -> str:
@@ -106,7 +107,6 @@ def config(settings: Settings) -> dict[str, Any]:
             "lines": {
                 "()": structlog.stdlib.ProcessorFormatter,
                 "processors": [told, structlog.processors.format_exc_info, render],
-                "foreign_pre_chain": [_with_exception],
             },
         },
         "filters": {"passing": {"()": WithoutPassing}},

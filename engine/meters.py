@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -73,7 +73,7 @@ class Meters:
         """Seconds from taking what is finished to the end of its commit."""
         self.loop_lag = Histogram(LOOP_S)
         """Seconds that the event loop was late for a timer."""
-        self.crowded: Counter[int] = Counter()
+        self.crowded: defaultdict[int, float] = defaultdict(float)
         """Partition -> seconds, about, in which it had no room for more."""
         self._ended = -math.inf
 

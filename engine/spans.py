@@ -7,16 +7,17 @@ reads by itself.
 
 from __future__ import annotations
 
+import asyncio
 import os
-import time
+import threading
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
 from opentelemetry import context, trace
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanContext, SpanKind, StatusCode, TraceFlags, TraceState
 
@@ -117,17 +118,14 @@ class BatchSpan:
 
 
 class Tracer:
-    """Makes spans, and has them sent to a collector by a thread of the SDK."""
+    """Makes spans of a worker's work."""
 
-    def __init__(self, settings: Settings, worker: str) -> None:
-        assert settings.otlp_endpoint is not None
+    def __init__(self, settings: Settings, worker: str, processor: SpanProcessor) -> None:
+        """processor: takes what has ended."""
         named = "OTEL_SERVICE_NAME" in os.environ or "service.name" in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
         who = {"service.instance.id": worker} | ({} if named else {"service.name": settings.app_id})
         self._provider = TracerProvider(resource=Resource.create(who), shutdown_on_exit=False)
-        endpoint = str(settings.otlp_endpoint)
-        if urlsplit(endpoint).path in {"", "/"}:
-            endpoint = f"{endpoint.rstrip('/')}/v1/traces"
-        self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint)))
+        self._provider.add_span_processor(processor)
         self._tracer = self._provider.get_tracer("homunculus")
         self.allowed = settings.trace_attributes
         self.common: dict[str, Any] = {
@@ -137,6 +135,14 @@ class Tracer:
             "messaging.consumer.group.name": settings.app_id,
         }
 
+    @classmethod
+    def to_collector(cls, settings: Settings, worker: str) -> Self:
+        """One whose spans a thread of the SDK sends to HOMUNCULUS_OTLP_ENDPOINT."""
+        endpoint = str(settings.otlp_endpoint)
+        if urlsplit(endpoint).path in {"", "/"}:
+            endpoint = f"{endpoint.rstrip('/')}/v1/traces"
+        return cls(settings, worker, BatchSpanProcessor(OTLPSpanExporter(endpoint)))
+
     def batch(self, slices: Sequence[Slice[Any]]) -> BatchSpan:
         """An agent begins to work on these, of one topic."""
         return BatchSpan(self, slices)
@@ -145,10 +151,12 @@ class Tracer:
         """A span that begins now."""
         return self._tracer.start_span(name, parent, SpanKind.CONSUMER, attributes, links)
 
-    def close(self) -> None:
-        """Sends what is left, if the collector takes it soon. Blocks."""
-        self._provider.force_flush(int(1e3 * FLUSH_S))
-        self._provider.shutdown()
+    async def close(self) -> None:
+        """Sends what is left, if the collector takes it soon."""
+        # A thread that nobody waits for at the end of the process: with the collector away it may take half a minute.
+        closing = threading.Thread(target=self._provider.shutdown, daemon=True)
+        closing.start()
+        await asyncio.to_thread(closing.join, FLUSH_S)
 
 
 def _kept(record: Record) -> SpanContext | None:

@@ -199,7 +199,7 @@ class PartitionTask:
     async def _open_outboxes(self) -> None:
         committer = self.engine.committer
         if self.engine.has_early or not self.engine.exactly_once:
-            self._early = EarlyOutbox(await committer.early_producer(), committer.failed)
+            self._early = EarlyOutbox(await committer.early_producer(), committer.failed, self.engine.meters.sent)
         if self.engine.exactly_once:
             self._outbox = Outbox((await committer.producer()).new_builder)
         else:

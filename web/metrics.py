@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from aiohttp import web
-from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
+from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector, exposition
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.exposition import choose_encoder
+from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar
 
@@ -19,6 +19,7 @@ from engine.pulse import age
 from web.health import Health
 
 PREFIX: Final = "homunculus_"
+OPEN_METRICS: Final = "application/openmetrics-text"
 
 
 class Metrics:
@@ -36,8 +37,9 @@ class Metrics:
 
     async def text(self, request: web.Request) -> web.Response:
         """OpenMetrics, with exemplars, for those who accept it; else Prometheus' older text format."""
-        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
-        body = await asyncio.to_thread(encode, _Read(list(self._registry.collect())))
+        text = openmetrics if OPEN_METRICS in request.headers.get("Accept", "") else exposition
+        content_type = text.CONTENT_TYPE_LATEST if text is openmetrics else text.CONTENT_TYPE_PLAIN_0_0_4
+        body = await asyncio.to_thread(text.generate_latest, _Read(list(self._registry.collect())))
         return web.Response(body=body, headers={"Content-Type": content_type})
 
 
@@ -79,9 +81,7 @@ class WorkerCollector(Collector):
         yield _counter("events_read", "Records that agents were given; again after a failure", ["topic"], meters.read)
         yield _counter("events_committed", "Records whose commit has ended", ["topic"], meters.committed)
         yield _counter("outputs", "Records written to topics", ["topic"], meters.outputs)
-        yield _counter(
-            "dead_letters", "Records that couldn't be processed", ["topic", "reason"], meters.dead_letters
-        )
+        yield _counter("dead_letters", "Records that couldn't be processed", ["topic", "reason"], meters.dead_letters)
         yield _counter("late_events", "Records that came too late for their agent", ["topic"], meters.late)
         yield _counter("partitions_reopened", "Partitions given up and opened anew", [], {(): meters.reopened})
         yield _counter(
@@ -95,9 +95,9 @@ class WorkerCollector(Collector):
         )
         yield _histogram("stage_seconds", "Time of an event in a stage", ["stage"], meters.stages, "seconds")
         yield _histogram(
-            "commit_seconds", "From taking what is finished to the end of its commit", [], {(): meters.commits}, "seconds"
+            "commit_seconds", "From taking what is finished to its commit's end", [], {(): meters.commits}, "seconds"
         )
-        yield _histogram("batch_events", "Records that an agent was given at once", [], {(): meters.batches})
+        yield _histogram("batch_events", "Records that an agent was given at once", [], {(): meters.batches}, "events")
         yield _histogram(
             "loop_lag_seconds", "How late the event loop was for a timer", [], {(): meters.loop_lag}, "seconds"
         )
@@ -121,12 +121,10 @@ class WorkerCollector(Collector):
     def _state(self) -> Iterator[Metric]:
         engine = self._engine
         tasks = sorted(engine.tasks.items())
-        keys, sizes, held = dict.fromkeys(engine.tables, 0), dict.fromkeys(engine.tables, 0), dict.fromkeys(engine.tables, 0)
-        for _, task in tasks:
-            for table, (stored, size, in_memory) in task.sizes().items():
-                keys[table] += stored
-                sizes[table] += size
-                held[table] += in_memory
+        parts = [task.sizes() for _, task in tasks]
+        keys, sizes, held = (
+            {table: sum(part[table][i] for part in parts if table in part) for table in engine.tables} for i in range(3)
+        )
         yield _gauge("state_keys", "Values in RocksDB, as it estimates", ["table"], keys)
         yield _gauge("state_bytes", "Their size, as it estimates", ["table"], sizes, "bytes")
         yield _gauge("state_in_memory", "Values held in memory", ["table"], held)

@@ -36,7 +36,7 @@ async def test_every_answer_carries_the_security_headers(start: Start, method: s
 
 @pytest.mark.parametrize(
     "path",
-    ["/router/", "/router/notes/", "/table/", "/tables/notes/x/y", "/stats/", "/assignment/", "/graph/", "/metrics"],
+    ["/router/", "/router/notes/", "/table/", "/tables/notes/x/y", "/stats/", "/assignment/", "/graph/"],
 )
 async def test_fausts_own_routes_are_not_served(start: Start, path: str) -> None:
     status, _ = await (await start()).get(path)
