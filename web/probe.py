@@ -5,17 +5,18 @@ from __future__ import annotations
 import ssl
 import sys
 import urllib.request
+from typing import Final
 from urllib.error import URLError
 
 from core.settings import Settings
 
-ANSWER_S = 2.0
+ANSWER_S: Final = 2.0
 
 
 def healthy(what: str) -> bool:
     """Whether the worker says 200 to /health/WHAT."""
     settings = Settings.read()
-    scheme = "http"
+    scheme = "https" if settings.web_cert else "http"
     # This machine asks itself: whose name the certificate has doesn't matter.
     context = ssl._create_unverified_context()
     host = "127.0.0.1" if settings.web_bind.is_unspecified else str(settings.web_bind)
