@@ -1,6 +1,6 @@
 """A collector in a process of its own: takes OTLP over HTTP as the protocol's own types decode it, a line a span.
 
-    python -m tests.otlp PORT FILE
+python -m tests.otlp PORT FILE
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _value(value: AnyValue) -> Any:
 class _Handler(BaseHTTPRequestHandler):
     path_to: Path
 
-    def do_POST(self) -> None:  # noqa: N802  http.server's name
+    def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
         if self.headers.get("Content-Encoding") == "gzip":
             body = gzip.decompress(body)
@@ -106,7 +106,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(ExportTraceServiceResponse().SerializeToString())
 
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  http.server's name
+    def log_message(self, format: str, *args: Any) -> None:
         """Quiet."""
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -36,8 +35,9 @@ class Observed:
 
     def __init__(self, rig: Rig, spans: Collector) -> None:
         self.rig, self.spans = rig, spans
-        self.worker = rig.worker("a", otlp_endpoint=spans.url, trace_attributes="tenant", log_format="json").start()
+        self.worker = rig.worker("a", otlp_endpoint=spans.url, trace_attributes="tenant", log_format="json")
         self.worker.environment["OTEL_BSP_SCHEDULE_DELAY"] = "200"
+        self.worker.start()
         rig.deploy()
         self.traces = [os.urandom(16).hex() for _ in range(6)]
         for n in range(60):
@@ -61,8 +61,8 @@ class Observed:
 
 
 @pytest.fixture
-def observed(broker: Broker, tmp_path: Path) -> Any:
-    with collector(tmp_path) as spans, rig_on(broker, tmp_path) as rig:
+def observed(kafka: Broker, tmp_path: Path) -> Any:
+    with collector(tmp_path) as spans, rig_on(kafka, tmp_path) as rig:
         yield Observed(rig, spans)
 
 
@@ -112,14 +112,3 @@ def test_producer_worker_and_consumer_are_one_trace_and_the_numbers_add_up(obser
     assert all(line.keys() >= {"time", "level", "logger", "message"} for line in lines)
     assert pseudonym("s1") in {span["attributes"].get("homunculus.session") for span in observed.spans.spans}
     assert worker.terminate() == 0
-
-
-def test_a_collector_that_is_away_harms_nobody(broker: Broker, tmp_path: Path) -> None:
-    with rig_on(broker, tmp_path) as rig:
-        worker = rig.worker("a", otlp_endpoint="http://127.0.0.1:9").start()
-        rig.deploy()
-        rig.sender(rate=500).run(200)
-        rig.wait_predictions()
-        began = time.monotonic()
-        assert worker.terminate() == 0
-        assert time.monotonic() - began < 10

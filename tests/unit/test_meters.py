@@ -5,14 +5,16 @@ from __future__ import annotations
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
+from aiokafka import TopicPartition
 
 from core.topics import Direction, TopicSpec
 from engine.agent import Agent, Stream
 from engine.batch import current_slice
+from engine.early import EarlyOutbox
 from engine.meters import Meters
 from engine.pulse import Pulse
 from tests.partition import Partition
@@ -140,6 +142,24 @@ async def test_a_slice_shows_the_trace_that_its_sender_keeps(partition: Partitio
         partition.commit()
         for histogram in (meters_of(partition).latency, meters_of(partition).stages["work"]):
             assert {exemplar.trace for exemplar in histogram.exemplars if exemplar} == {TRACE}
+
+
+async def test_outputs_that_do_not_wait_for_a_commit_count_when_the_broker_has_them() -> None:
+    class Records:
+        def record_count(self) -> int:
+            return 3
+
+    async def send(builders: Any) -> dict[Any, int]:
+        return {}
+
+    async def failed(error: Exception) -> None:
+        raise error
+
+    meters = Meters()
+    outbox = EarlyOutbox(cast(Any, SimpleNamespace(new_builder=None, send=send)), failed, meters.sent)
+    outbox._builders = {TopicPartition("replies", 0): [Records()]}
+    await outbox._send()
+    assert meters.outputs == {"replies": 3}
 
 
 # -- the pulse ---------------------------------------------------------------------------------------------------------

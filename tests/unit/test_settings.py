@@ -19,6 +19,7 @@ from core.settings import Settings
         ("COMMIT_INTERVAL", "inf", "HOMUNCULUS_COMMIT_INTERVAL"),
         ("MAX_RECORD", "1", "HOMUNCULUS_MAX_RECORD"),
         ("WEB_BIND", "everywhere", "HOMUNCULUS_WEB_BIND"),
+        ("OTLP_ENDPOINT", "collector", "HOMUNCULUS_OTLP_ENDPOINT"),
         ("PARTITION", "8", "did you mean HOMUNCULUS_PARTITIONS?"),
         ("CANARY", "1", "HOMUNCULUS_CANARY is not a setting"),
     ],
@@ -83,3 +84,8 @@ def test_what_is_wrong_is_told_without_its_secrets(monkeypatch: pytest.MonkeyPat
     with pytest.raises(SettingsError, match="HOMUNCULUS_PARTITIONS") as refused:
         Settings.read()
     assert "hush" not in str(refused.value)
+
+
+def test_names_are_separated_by_commas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOMUNCULUS_TRACE_ATTRIBUTES", " tenant, order.channel,,")
+    assert Settings.read().trace_attributes == ("tenant", "order.channel")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -9,18 +12,22 @@ from typing import Any, cast
 import msgspec
 import pytest
 from opentelemetry import trace
+from opentelemetry.context import Context
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
 from core.erasure import pseudonym
+from core.errors import SettingsError
 from core.settings import Settings
 from core.topics import Direction, TopicSpec
 from engine.agent import Agent, Stream
+from engine.app import tracer
 from engine.batch import current_slice
-from engine.spans import Tracer
+from engine.spans import FLUSH_S, Tracer
 from tests.partition import Partition
+from tests.worker import ROOT
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 KEPT = {"traceparent": f"00-{TRACE}-{SPAN}-01"}
@@ -203,3 +210,26 @@ async def test_the_sampler_that_the_environment_names_decides_on_batches_alone(
         partition.commit()
         assert not traced.batches
         assert len(traced.events) == 1
+
+
+async def test_a_collector_that_is_away_does_not_keep_a_worker() -> None:
+    tracer = Tracer.to_collector(Settings(otlp_endpoint=cast(Any, "http://127.0.0.1:9")), "w1")
+    tracer.start("lost", Context(), [], {}).end()
+    began = time.monotonic()
+    await tracer.close()
+    assert time.monotonic() - began < FLUSH_S + 2
+
+
+def test_without_an_endpoint_opentelemetry_is_not_even_imported() -> None:
+    code = (
+        "import app, sys; from core.settings import Settings; from engine.app import tracer; "
+        "assert tracer(Settings(), 'w1') is None; sys.exit('opentelemetry' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "engine.spans")
+    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.resources", None)
+    with pytest.raises(SettingsError, match=r"opentelemetry.*the extra `otel`"):
+        tracer(Settings(otlp_endpoint=cast(Any, "http://127.0.0.1:9")), "w1")
