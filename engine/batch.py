@@ -142,17 +142,17 @@ class Slice(Generic[E]):
         if (context := context_of(record.headers)) is not None:
             told["trace_id"] = context.trace.decode()
         session = getattr(self.events[i], "session", None) if i < len(self.events) else None
-        return told if session is None else told | {"session": pseudonym(session)}
+        return told | {"session": pseudonym(session)} if isinstance(session, str) else told
 
     @property
     def stretch(self) -> str:
         """Where its records stand."""
         return f"{self.topic}/{self.partition}/{self.first}-{self.last}"
 
-    def add_span(self, span: EventSpan) -> None:
-        """The work on one of its events is a span: outputs of the event belong to it."""
-        self.spans = [*self.spans, span]
-        self.parents = {**self.parents, span.offset: span.traceparent}
+    def give_spans(self, spans: Sequence[EventSpan]) -> None:
+        """The work on some of its events is a span each: outputs of an event belong to its span."""
+        self.spans = spans
+        self.parents = {span.offset: span.traceparent for span in spans}
 
     def judge_spans(self) -> None:
         """Spans of events that became dead letters, or were late, say so."""
@@ -225,8 +225,8 @@ class Slice(Generic[E]):
         parts[-1].size += self.size - len(parts)
         for offset, letter in self.dropped:
             next(part for part in parts if offset <= part.last).dropped.append((offset, letter))
-        for span in self.spans:
-            next(part for part in parts if span.offset <= part.last).add_span(span)
+        for part in parts if self.spans else ():
+            part.give_spans([span for span in self.spans if part.first <= span.offset <= part.last])
         self.task.replace(self, parts)
         return parts
 

@@ -91,8 +91,9 @@ class Meters:
             size += s.size
             self.read[s.topic] += s.size
             waited = now - s.accepted_at
-            arrived = clock - waited - (s.oldest + s.youngest) / 2e3
-            self.stage("arrive", max(0.0, arrived), s.size, s.trace)
+            if s.oldest >= 0:  # else its producer has given it no time
+                arrived = clock - waited - (s.oldest + s.youngest) / 2e3
+                self.stage("arrive", max(0.0, arrived), s.size, s.trace)
             self.stage("queue", waited, s.size, s.trace)
         if size:
             self.batches.observe(size)
@@ -124,9 +125,10 @@ class Meters:
         self._ended = now
         for topic, events, oldest, youngest, at, trace, spans in finished:
             self.committed[topic] += events
-            younger = events // 2
-            self.latency.observe(max(0.0, clock - oldest) / 1e3, events - younger, trace)
-            self.latency.observe(max(0.0, clock - youngest) / 1e3, younger)
+            if oldest >= 0:
+                younger = events // 2
+                self.latency.observe(max(0.0, clock - oldest) / 1e3, events - younger, trace)
+                self.latency.observe(max(0.0, clock - youngest) / 1e3, younger)
             self.stage("commit", now - at, events, trace)
             for span in spans:
                 span.end()

@@ -83,15 +83,19 @@ class BatchSpan:
         name = f"process {topic}"
         links = [Link(found) for _, _, found in sampled[:LINKS]]
         self._span = tracer.start(name, context.Context(), links, attributes)
-        self.trace = f"{self._span.get_span_context().trace_id:032x}"
+        its = self._span.get_span_context()
+        self.trace = f"{its.trace_id:032x}" if its.is_valid else None
         self._allowed = tracer.allowed
         self._slices = slices
-        ours = [Link(self._span.get_span_context())]
+        ours = [Link(its)]
+        spans: dict[Slice[Any], list[EventSpan]] = {}
         for s, record, found in sampled:
             parent = trace.set_span_in_context(NonRecordingSpan(found), context.Context())
-            span = EventSpan(tracer.start(name, parent, ours, tracer.common | _of_record(s, record)), record.offset)
-            s.add_span(span)
+            span = tracer.start(name, parent, ours, tracer.common | _of_record(s, record))
+            spans.setdefault(s, []).append(EventSpan(span, record.offset))
             s.trace = s.trace or f"{found.trace_id:032x}"
+        for s, theirs in spans.items():
+            s.give_spans(theirs)
         self._token = context.attach(trace.set_span_in_context(self._span))
 
     def decoded(self) -> None:
@@ -112,7 +116,7 @@ class BatchSpan:
                 span.note(stages)
         self._span.set_attributes(stages)
         if error is not None:
-            self._span.record_exception(error)
+            # Its class alone: what it says may be what the event says.
             self._span.set_status(StatusCode.ERROR, type(error).__name__)
         self._span.end()
 
@@ -184,7 +188,7 @@ def _of_record(s: Slice[Any], record: Record) -> dict[str, Any]:
 def _of_event(event: Any, allowed: Sequence[str]) -> dict[str, Any]:
     """Of what an event says: its session, as a hash, and those of its attributes and fields that are allowed."""
     session = getattr(event, "session", None)
-    found: dict[str, Any] = {} if session is None else {"homunculus.session": pseudonym(session)}
+    found: dict[str, Any] = {"homunculus.session": pseudonym(session)} if isinstance(session, str) else {}
     for name in allowed:
         value = _at(getattr(event, "attributes", None), name)
         if value is None:

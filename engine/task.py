@@ -168,8 +168,6 @@ class PartitionTask:
         refuse_newer(self.partition, written.versions, written.format, schemas, store)  # before a value is read
         self._versioned = {schema.table: schema.version for schema in schemas if schema.version > 1}
         self._dirty = False
-        self._finished = []
-        self.waits_since = None
         self._shards = {name: table.shard(store) for name, table in tables.items()}
         self._trackers = {t: OffsetTracker(store.meta.positions.get(t, 0)) for t in self.topics}
         self._foreign = {t: offset for t, offset in store.meta.positions.items() if t not in self.topics}
@@ -229,6 +227,7 @@ class PartitionTask:
         self.engine.watches.closed(self.partition)
         if self._early is not None:
             self._early.close(reason)
+        self._finished, self.waits_since = [], None
         self._trackers = {}
         self._shards = {}
 

@@ -171,6 +171,7 @@ async def test_a_dead_letters_span_has_failed_and_its_trace_goes_on(traced: Trac
     letters = traced.partition.outputs("dead-letters")
     assert all(letter.headers["traceparent"].startswith(f"00-{TRACE}-") for letter in letters)
     failed = [span for span in traced.batches if span.status.status_code is StatusCode.ERROR]
+    assert not any(span.events for span in failed)  # what an exception says may be what the event says
     assert [span.status.description for span in failed] == ["ValueError"] * 2  # in the batch, and then alone
 
 
@@ -210,6 +211,19 @@ async def test_the_sampler_that_the_environment_names_decides_on_batches_alone(
         partition.commit()
         assert not traced.batches
         assert len(traced.events) == 1
+
+
+async def test_switched_off_by_the_sdks_own_variable_outputs_go_on_from_their_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
+    async with Partition([Agent(ORDERS, take, (DONE,))], [], tmp_path, monkeypatch) as partition:
+        traced = Traced(partition)
+        traced.publish(Order("a", "ann"), KEPT)
+        await partition.read(10)
+        partition.commit()
+        assert not traced.batches + traced.events
+        assert partition.outputs("done")[0].headers["traceparent"] == KEPT["traceparent"]
 
 
 async def test_a_collector_that_is_away_does_not_keep_a_worker() -> None:

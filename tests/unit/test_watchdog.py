@@ -65,6 +65,11 @@ def test_work_that_is_never_committed_ends_it(engine: Any) -> None:
     assert "has not committed" in str(after(engine, COMMIT_S + 1))
 
 
+def test_work_after_a_long_silence_is_not_overdue(engine: Any) -> None:
+    engine.tasks[0].waits_since = time.monotonic() + 1e4
+    assert after(engine, 1e4 + 0.01) is None
+
+
 def test_a_group_that_never_takes_it_ends_it(engine: Any) -> None:
     engine.consumer._coordinator.generation = -1
     assert "HOMUNCULUS_SESSION_TIMEOUT" in str(after(engine, JOIN_S + 1))
