@@ -31,7 +31,7 @@ def test_a_bucket_keeps_its_newest_trace() -> None:
     assert kept == [None, None, ("b" * 32, 0.04), None, None, None, None]
 
 
-@given(st.lists(st.floats(0.0, 0.99), min_size=1, max_size=200), st.sampled_from([0.0, 0.5, 0.9, 0.99, 1.0]))
+@given(st.lists(st.floats(0.0, 0.99), min_size=1, max_size=200), st.sampled_from([0.0, 0.5, 0.75, 1.0]))
 def test_a_quantile_is_off_by_its_bucket_at_most(values: list[float], q: float) -> None:
     histogram = Histogram(BOUNDS)
     for value in values:
@@ -39,9 +39,8 @@ def test_a_quantile_is_off_by_its_bucket_at_most(values: list[float], q: float) 
     told = histogram.quantile(q)
     assert told is not None
     exact = float(np.quantile(values, q, method="inverted_cdf"))
-    edges = (0.0, *BOUNDS)
-    low = max(edge for edge in edges if edge <= max(exact - 1e-12, 0.0))
-    high = min(edge for edge in edges if edge >= exact)
+    high = min(bound for bound in BOUNDS if bound >= exact)
+    low = max((bound for bound in BOUNDS if bound < exact), default=0.0)
     assert low <= told <= high
 
 
