@@ -12,10 +12,16 @@ import numpy as np
 
 from engine.record import Headers, Record
 
-_TRACEPARENT: Final = re.compile(
-    rb"(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(-.*)?", re.DOTALL
-)
-_TRACE_ID: Final = re.compile(rb"(?!0{32})[0-9a-f]{32}")
+_TRACEPARENT: Final = re.compile(rb"00-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]([0-9a-f])").fullmatch
+_LATER: Final = re.compile(
+    rb"(?!00|ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]([0-9a-f])(?:-.*)?", re.DOTALL
+).fullmatch
+"""Of versions to come, as far as they must stay readable."""
+_TRACE_ID: Final = re.compile(rb"[0-9a-f]{32}").fullmatch
+_NO_TRACE: Final = 32 * b"0"
+_NO_SPAN: Final = 16 * b"0"
+_KEPT: Final = frozenset(b"%x" % digit for digit in range(1, 16, 2))
+"""Last digits of flags that say that the trace is kept."""
 _BLANK: Final = np.frombuffer(b"00-" + 32 * b"0" + b"-" + 16 * b"0" + b"-00", np.uint8)
 _SPAN: Final = slice(35, 53)
 """The span's part of a traceparent, with its dashes."""
@@ -44,19 +50,30 @@ class Context(NamedTuple):
 
 def context_of(headers: Headers) -> Context | None:
     """From `traceparent` (and `tracestate`), else from a plain `trace-id`, which may have dashes like a UUID."""
-    found: Context | None = None
-    state: bytes | None = None
+    found = _read(headers)
+    return None if found is None else Context(*found)
+
+
+def _read(headers: Headers) -> tuple[bytes, bytes | None, bool, bytes | None] | None:
+    """The fields of a Context: outputs are many, and a tuple with names is twice the price of one without."""
+    trace = span = state = plain = None
+    sampled = False
     for name, value in headers:
         if not value:
             continue
         if name == "traceparent":
-            if (match := _TRACEPARENT.fullmatch(value)) and not (match[1] == b"00" and match[5]):
-                found = Context(match[2], match[3], bool(int(match[4], 16) & 1), None)
+            if match := _TRACEPARENT(value) or _LATER(value):
+                trace, span, flag = match.groups()
+                sampled = flag in _KEPT
         elif name == "tracestate":
             state = value if len(value) <= _LONGEST_STATE else None
-        elif name == "trace-id" and found is None and _TRACE_ID.fullmatch(plain := value.replace(b"-", b"")):
-            found = Context(plain, None, False, None)
-    return found if found is None or state is None or found.span is None else found._replace(state=state)
+        elif name == "trace-id":
+            plain = value.replace(b"-", b"")
+    if trace is not None and trace != _NO_TRACE and span != _NO_SPAN:
+        return trace, span, sampled, state
+    if plain is not None and plain != _NO_TRACE and _TRACE_ID(plain):
+        return plain, None, False, None
+    return None
 
 
 def kept_trace(record: Record) -> str | None:
@@ -92,10 +109,11 @@ def traced(
     fresh = _fresh(len(records))
     states: dict[int, bytes] = {}
     for i, record in enumerate(records):
-        if record.headers and (context := context_of(record.headers)):
-            fresh[i] = b"00-%b%b%b" % (context.trace, fresh[i][_SPAN], b"01" if context.sampled else b"00")
-            if context.state is not None:
-                states[i] = context.state
+        if record.headers and (found := _read(record.headers)) is not None:
+            trace, _, sampled, state = found
+            fresh[i] = b"00-%b%b%b" % (trace, fresh[i][_SPAN], b"01" if sampled else b"00")
+            if state is not None:
+                states[i] = state
     if parents:
         fresh = [parents.get(record.offset, parent) for record, parent in zip(records, fresh, strict=True)]
     headers = [
