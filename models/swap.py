@@ -12,6 +12,7 @@ from models.engine import Arrays, Engine
 from models.manifest import Manifest
 from models.meter import ModelMeter
 from models.scores import Scores
+from models.sureness import Sureness
 
 
 class Stage(StrEnum):
@@ -71,6 +72,7 @@ class LiveVersion:
         self.course = course
         self.in_flight = 0
         self.meter = ModelMeter()
+        self.sureness = Sureness()
         course.to(Stage.VERIFIED)
 
     @property
@@ -97,6 +99,7 @@ class LiveVersion:
         took = time.perf_counter() - began
         scores = Scores.of(self.manifest, outputs)
         self.meter.answered(len(scores), took)
+        self.sureness = self.sureness.and_of(scores)
         return scores
 
     def hold(self) -> None:
