@@ -12,9 +12,11 @@ from pydantic import SecretStr
 from core.errors import SettingsError
 from core.settings import Settings
 from web.errors import ForbiddenError, UnauthorizedError
+from web.page import PATHS
 
-OPEN: Final = frozenset({"/health/live", "/health/ready"})
-"""Open to everybody: what supervisors ask. They tell no key and no value."""
+OPEN: Final = frozenset({"/health/live", "/health/ready"}) | PATHS
+"""Open to everybody: what supervisors ask, and the files of the page, which asks its reader for the token. They tell no
+key and no value."""
 READING: Final = frozenset({"GET", "HEAD"})
 
 

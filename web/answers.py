@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Any, Final
 
@@ -74,7 +75,17 @@ def fault(status: int, message: str) -> web.Response:
     return json(Refusal("HTTP", message), status)
 
 
+class Static(web.Response):
+    """A file of ours; its own headers win over those that all answers have."""
+
+    def __init__(self, own: Mapping[str, str], **options: Any) -> None:
+        super().__init__(**options)
+        self.own = own
+
+
 def sealed(response: web.StreamResponse) -> web.StreamResponse:
     """An answer with the headers that all have."""
     response.headers.update(SECURITY)
+    if isinstance(response, Static):
+        response.headers.update(response.own)
     return response

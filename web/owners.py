@@ -36,6 +36,10 @@ FORWARD_S: Final = 5.0
 FOLLOWING: Final = ClientTimeout(total=None, sock_connect=FORWARD_S, sock_read=2 * HEARTBEAT_S)
 FAULTS: Final = (ClientError, OSError, TimeoutError)
 DATA: Final = b"data: "
+REPORT_S: Final = 0.8
+"""What another worker's report may take: they are waited for once a second."""
+NO_REPORT: Final = {401: "doesn't know this token: it has another one", 404: "runs a release that has no reports"}
+"""What an answer that isn't a report means."""
 LARGEST: Final = 8 << 20
 """Bytes of an answer that is passed on."""
 
@@ -129,6 +133,30 @@ class Owners:
         target = URL(f"{owner.origin()}{request.rel_url.raw_path_qs}", encoded=True)
         return await self._client().get(target, headers=headers, allow_redirects=False, timeout=timeout)
 
+    def others(self) -> dict[URL, list[int]]:
+        """Where the other workers take requests -> the partitions that the group has given them."""
+        assignor: Any = self._app.assignor
+        found = {}
+        for url, topics in assignor.external_topics_metadata().items():
+            if URL(url) != self._app.conf.canonical_url:
+                held = (partitions for topic, partitions in topics.items() if topic in self._app.engine.sources)
+                found[URL(url)] = sorted(set[int]().union(*held))
+        return found
+
+    async def report(self, url: URL, after: int, authorization: str | None) -> bytes:
+        """What another worker reports of itself since a second. Raises UnreachableError, and OwnerError where it has
+        an answer that is no report; neither repeats what it said."""
+        headers = {"Authorization": authorization} if authorization else {}
+        target = url.origin().with_path("/overview/here").with_query(after=after)
+        limit = ClientTimeout(total=REPORT_S)
+        try:
+            async with self._client().get(target, headers=headers, allow_redirects=False, timeout=limit) as answer:
+                if answer.status != 200:
+                    raise OwnerError(NO_REPORT.get(answer.status, f"answers with status {answer.status}"))
+                return await _body(answer, "it")
+        except FAULTS as error:
+            raise UnreachableError(f"does not answer ({type(error).__name__})") from error
+
     async def close(self) -> None:
         """Ends the connections to other workers."""
         if self._session is not None:
@@ -169,17 +197,22 @@ class Relay:
         self._answer.close()
 
 
-async def _passed_on(answer: ClientResponse, partition: int) -> web.Response:
+async def _body(answer: ClientResponse, who: str) -> bytes:
     body = bytearray()
     async for piece in answer.content.iter_any():
         body += piece
         if len(body) > LARGEST:
-            raise OwnerError(f"the owner of partition {partition} answers with more than {LARGEST} bytes")
+            raise OwnerError(f"{who} answers with more than {LARGEST} bytes")
+    return bytes(body)
+
+
+async def _passed_on(answer: ClientResponse, partition: int) -> web.Response:
+    body = await _body(answer, f"the owner of partition {partition}")
     if answer.status == 304:
         response = web.Response(status=304)
     else:
         kind, charset = answer.content_type, answer.charset
-        response = web.Response(body=bytes(body), status=answer.status, content_type=kind, charset=charset)
+        response = web.Response(body=body, status=answer.status, content_type=kind, charset=charset)
     response.headers.update({name: answer.headers[name] for name in PASSED_ON & answer.headers.keys()})
     return response
 

@@ -23,12 +23,14 @@ from web.connections import Connections
 from web.errors import status_of
 from web.events import Events, EventStream
 from web.health import Health
-from web.index import Index
+from web.history import History
 from web.lookup import Lookup
 from web.metrics import Metrics
 from web.models import Models
 from web.openapi import OpenApi
+from web.overview import Overview
 from web.owners import Owners
+from web.page import Page
 from web.protocol import Protocol
 from web.tables import Tables
 
@@ -64,6 +66,7 @@ class WebServer(Service):
         self._owners = Owners(app)
         self._connections = Connections()
         self._events = Events()
+        self._history = History(app.engine)
 
     async def on_start(self) -> None:
         """Binds and listens. Raises SettingsError: a rule is broken, or the port is taken."""
@@ -104,6 +107,7 @@ class WebServer(Service):
         self._advertise()
         self.add_future(self._connections.watch(server))
         self.add_future(self._end_streams())
+        self.add_future(self._history.run())
 
     async def _end_streams(self) -> None:
         """When the application begins to stop, long before this server's turn comes."""
@@ -171,9 +175,10 @@ class WebServer(Service):
     def application(self) -> web.Application:
         """Every route, ours first. Raises UsageError for a page of the application at one of our paths."""
         application = web.Application(client_max_size=LARGEST_BODY)
-        lookup, metrics = Lookup(self.app, self._owners, self._events), Metrics(self.app)
-        described = OpenApi(self.app)
-        for part in (Health(self.app), Tables(self.app), lookup, Models(self.app), metrics, Index(), described):
+        app, owners, events = self.app, self._owners, self._events
+        views = (Tables(app), Lookup(app, owners, events), Models(app), Metrics(app))
+        overview = Overview(app, owners, events, self._history)
+        for part in (Health(app), *views, overview, Page(), OpenApi(app)):
             application.add_routes(part.routes())
         taken = {(r.method, r.resource.canonical) for r in application.router.routes() if r.resource is not None}
         for route in page_routes(self.app):

@@ -132,7 +132,7 @@ class Demo:
         session = self._events[-1].session
         topics = ", ".join(self._prefix + topic.name for topic in (OBSERVATIONS, PREDICTIONS, ALERTS))
         return f"""
-It goes on until Ctrl-C. Meanwhile:
+It goes on until Ctrl-C. Meanwhile {worker.url}/ is its live page, and
   curl {worker.url}/tables/sessions/{session}
   curl {worker.url}/models
   curl -X POST -H 'Content-Type: application/json' -d '{{"active": "{OLD}"}}' {worker.url}/models/{NAME}

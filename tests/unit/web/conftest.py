@@ -8,26 +8,14 @@ from typing import Any
 
 import pytest
 
-from engine.table import Table
-from tests.unit.web.worker import NAMES, TABLES, Make, Start, Worker
+from tests.unit.web.worker import Make, Start, Worker, making
 
 
 @pytest.fixture
 async def make(tmp_path: Path) -> AsyncIterator[Make]:
     """Makes workers that are not started yet, and ends them."""
-    workers: list[Worker] = []
-    for table in TABLES:
-        table()
-
-    def build(**settings: Any) -> Worker:
-        workers.append(Worker(tmp_path / str(len(workers)), **settings))
-        return workers[-1]
-
-    yield build
-    for worker in workers:
-        await worker.close()
-    for name in NAMES:
-        del Table.declared[name]
+    async with making(tmp_path) as make:
+        yield make
 
 
 @pytest.fixture

@@ -49,7 +49,10 @@ def test_on_loopback_without_a_token_everything_is_open() -> None:
 
 
 @pytest.mark.parametrize("bound", [["127.0.0.1"], ["0.0.0.0"]])
-@pytest.mark.parametrize("path", ["/tables", "/models", "/", "/no/such/route", "/health", "/health/live/x"])
+@pytest.mark.parametrize(
+    "path",
+    ["/tables", "/models", "/overview", "/overview/watch", "/no/such/route", "/health", "/health/live/x", "/page/x.js"],
+)
 @pytest.mark.parametrize(
     "authorization",
     ["", "Bearer", "Bearer ", "Bearer wrong", "Bearer ALL", "Basic all", "all", "Bearer all\0", "Bearer é"],
@@ -60,7 +63,7 @@ def test_once_there_is_a_token_nothing_is_answered_without_it(bound: list[str], 
         access.check(request(path=path, Authorization=authorization))
 
 
-@pytest.mark.parametrize("path", ["/health/live", "/health/ready"])
+@pytest.mark.parametrize("path", ["/health/live", "/health/ready", "/", "/page/main.js"])
 def test_health_asks_for_no_token(path: str) -> None:
     Access(settings("all"), ["0.0.0.0"]).check(request(path=path, Host="anything"))
 

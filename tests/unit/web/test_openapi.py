@@ -19,6 +19,9 @@ CONTRACT = {
     "/models": {"get"},
     "/models/{name}": {"post"},
     "/openapi.json": {"get"},
+    "/overview": {"get"},
+    "/overview/here": {"get"},
+    "/overview/watch": {"get"},
 }
 
 
@@ -69,6 +72,9 @@ async def test_what_is_told_is_what_is_answered(start: Start) -> None:
         ("/tables/{table}/{key}", "/tables/notes/big"),
         ("/tables/{table}/{key}", "/tables/notes/nothing"),
         ("/models", "/models"),
+        ("/overview", "/overview"),
+        ("/overview", "/overview?after=x"),
+        ("/overview/here", "/overview/here"),
         ("/openapi.json", "/openapi.json"),
     ):
         status, body = await worker.get(path)
