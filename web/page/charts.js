@@ -1,6 +1,6 @@
 // Line charts of the last five minutes. Chart.js draws; the legend, the summary and the table are HTML.
 
-import { byId, element, say, show } from "./dom.js";
+import { byId, element, show } from "./dom.js";
 import { clock, clockMinute, NONE } from "./format.js";
 import { WINDOW_S } from "./series.js";
 
@@ -9,9 +9,8 @@ const GAP_S = 3;
 
 const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-/** A line for each of lines(points): {name, color, values: [{x, y}]}; marks(): [{x, text}] are drawn across. */
+/** A line for each of lines(points): {name, values: [{x, y}]}, with x in seconds since epoch. */
 export class LineChart {
-  #id;
   #title;
   #format;
   #lines;
@@ -24,7 +23,6 @@ export class LineChart {
   #last = null;
 
   constructor(id, { title, format, tick = format, lines, max, empty }) {
-    this.#id = id;
     this.#title = title;
     this.#format = format;
     this.#lines = lines;

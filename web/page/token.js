@@ -4,10 +4,10 @@ import { byId, say } from "./dom.js";
 
 const KEY = "homunculus.token";
 
-/** Headers of a request to the worker. */
+/** Headers of a request to the worker. A header holds bytes: those of UTF-8, as the worker compares them. */
 export function headers() {
   const token = sessionStorage.getItem(KEY);
-  return token ? { Authorization: `Bearer ${token}` } : {};
+  return token ? { Authorization: `Bearer ${String.fromCharCode(...new TextEncoder().encode(token))}` } : {};
 }
 
 let asked = null;
