@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Final
 
 import pytest_asyncio
-from playwright.async_api import Browser, Page, async_playwright
+from playwright.async_api import Browser, Page, async_playwright, expect
 
 from tests.browser.chromium import given_chromium
 from tests.unit.web.worker import Make, making
+
+WITHIN_MS: Final = 20_000
+"""For everything that the page is waited for: the machine may be busy."""
 
 
 @pytest_asyncio.fixture(scope="package", loop_scope="package")
@@ -26,7 +30,8 @@ async def page(browser: Browser) -> AsyncIterator[Page]:
     """A tab with storage of its own. Afterwards: no script failed, and the policy kept nothing from the page."""
     context = await browser.new_context(viewport={"width": 1280, "height": 900}, locale="en-GB", timezone_id="UTC")
     page = await context.new_page()
-    page.set_default_timeout(10_000)
+    page.set_default_timeout(WITHIN_MS)
+    expect.set_options(timeout=WITHIN_MS)
     wrong: list[str] = []
     page.on("pageerror", lambda error: wrong.append(str(error)))
     page.on("console", lambda message: wrong.append(message.text) if "Security Policy" in message.text else None)
