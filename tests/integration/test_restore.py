@@ -13,6 +13,7 @@ from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Place
 
 from engine.archive import Archive
+from engine.schema import HEADER
 from engine.publisher import partition_of
 from tests.integration.test_event_time import LATENESS_MS, Clicks, assert_as_recounted
 from tests.rig import Rig
@@ -105,7 +106,7 @@ def totals_in(file: Path) -> Counter[str]:
     with Archive(file) as archive:
         for one in archive.manifest.state:
             for key, value in archive.pairs("totals", one.partition):
-                found[key.decode()] = json.loads(value[1:])
+                found[key.decode()] = json.loads(value[HEADER:])
     return found
 
 
