@@ -17,6 +17,7 @@ from core.histogram import Histogram
 from engine.app import App
 from engine.pulse import age
 from web.health import Health
+from web.operations import Operation, operation
 
 PREFIX: Final = "homunculus_"
 OPEN_METRICS: Final = "application/openmetrics-text"
@@ -35,6 +36,7 @@ class Metrics:
         """GET /metrics."""
         return [web.get("/metrics", self.text)]
 
+    @operation(Operation(gives=str, media="text/plain"))
     async def text(self, request: web.Request) -> web.Response:
         """OpenMetrics, with exemplars, for those who accept it; else Prometheus' older text format."""
         text = openmetrics if OPEN_METRICS in request.headers.get("Accept", "") else exposition

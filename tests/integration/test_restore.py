@@ -13,8 +13,8 @@ from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Place
 
 from engine.archive import Archive
-from engine.schema import HEADER
 from engine.publisher import partition_of
+from engine.schema import HEADER
 from tests.integration.test_event_time import LATENESS_MS, Clicks, assert_as_recounted
 from tests.rig import Rig
 from tests.shop import APP, Shop, wait_committed
