@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from aiohttp import web
-from pydantic import TypeAdapter
+from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 from core.errors import ModelError
 from core.events import Action, ModelName
@@ -34,10 +34,18 @@ class ModelList(msgspec.Struct, omit_defaults=True):
     store_error: str | None = None
 
 
+def _whole(value: Any) -> Any:
+    """JSON doesn't tell 3.0 from 3."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 class ModelRequest(Action):
     """What is wanted of a model: {"active": "2"}, or the long form. Its owner judges it."""
 
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
     action: Literal["deploy", "promote", "canary", "shadow", "rollback", "freeze", "unfreeze", "unload"] = "deploy"
+    based_on: Annotated[int, BeforeValidator(_whole), Field(ge=0)] | None = None
     session: None = None
     """Sessions are erased by `faust -A app tables erase SESSION`."""
 
@@ -84,8 +92,10 @@ class Models:
             raise MalformedError("send the request as JSON, with the header `Content-Type: application/json`")
         raw = await request.read()
         try:
-            action = ModelRequest.model_validate(json.loads(raw), strict=True)
-        except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
+            action = ModelRequest.model_validate(json.loads(raw))
+        except ValidationError:
+            raise
+        except (ValueError, RecursionError):  # not JSON, not UTF-8, a number with thousands of digits
             raise MalformedError('the body is not JSON; send e.g. {"active": "2"}') from None
         if action.id is None:
             action = action.model_copy(update={"id": uuid.uuid4().hex})
