@@ -45,7 +45,7 @@ class ModelRequest(Action):
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
     action: Literal["deploy", "promote", "canary", "shadow", "rollback", "freeze", "unfreeze", "unload"] = "deploy"
-    based_on: Annotated[int, BeforeValidator(_whole), Field(ge=0)] | None = None
+    based_on: Annotated[int, Field(ge=0), BeforeValidator(_whole)] | None = None
     session: None = None
     """Sessions are erased by `faust -A app tables erase SESSION`."""
 
