@@ -9,7 +9,7 @@ import time
 from collections import deque
 from multiprocessing.connection import Connection
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Self, cast
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -61,8 +61,7 @@ class _Line(asyncio.Protocol):
         self.failed: str | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
         self._idle.append(self)
 
     def ask(self, request: bytes, due: int) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from types import MappingProxyType
 from typing import ClassVar, Final
 
@@ -78,7 +79,7 @@ class Family:
     def named(self, columns: Floats) -> Mapping[str, Floats]:
         """The same by feature: its name -> (n,)."""
         return {
-            SessionFeature(kind, *key).name: values
+            _name(kind, key): values
             for kind, block in self.known(columns).items()
             for key, values in zip(self.keys, block, strict=True)
         }
@@ -272,6 +273,11 @@ class Decays(Family):
 
 FAMILIES: Final[tuple[type[Family], ...]] = (Clock, Sums, Moments, Extremes, Latest, Decays)
 """In the order of their columns; Clock first, so that its three columns stand at the same place in every layout."""
+
+
+@lru_cache(4096)
+def _name(kind: Kind, key: Key) -> str:
+    return SessionFeature(kind, *key).name
 
 
 def _key(feature: SessionFeature) -> Key:

@@ -97,7 +97,9 @@ class Sessions(Table[str, dict[str, float]]):
         """A stored row for people: features by their names in a manifest (less `session.`), and the columns that these
         are made of. Times in ISO; what has no value yet is left out."""
         rows = cast(ColumnShard, shard)
-        row = self._codec.adopt(rows.codec.columns, rows.row_of(raw)[None])[0]
+        row = rows.row_of(raw)
+        if rows.codec is not self._codec:
+            row = self._codec.adopt(rows.codec.columns, row[None])[0]
         columns = dict(zip(self.aggregates.columns, row.tolist(), strict=True))
         times = {name: columns.pop(name) for name in ("first_ts", "last_ts")}
         features = {name.removeprefix(SESSION): value for name, value in self.aggregates.read(row).items()}
