@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+from functools import lru_cache
 from ipaddress import ip_address
 from typing import Final
 
@@ -20,6 +21,7 @@ key and no value."""
 READING: Final = frozenset({"GET", "HEAD"})
 
 
+@lru_cache(100)  # each request without a token names a host
 def is_loopback(address: str) -> bool:
     """Whether only this machine reaches an address, or a host name that means it."""
     if address.lower().rstrip(".") == "localhost":

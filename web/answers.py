@@ -22,6 +22,8 @@ SECURITY: Final = {
 }
 """On every answer, errors too."""
 
+JSON: Final = {"Content-Type": "application/json; charset=utf-8"}
+
 OUR_FAULT: Final = "the worker failed on this request; its log says how"
 
 
@@ -40,7 +42,7 @@ encode = msgspec.json.Encoder(order="deterministic").encode
 
 def json(value: Any, status: int = 200) -> web.Response:
     """A value that JSON can hold."""
-    return web.Response(body=encode(value), status=status, content_type="application/json", charset="utf-8")
+    return web.Response(body=encode(value), status=status, headers=JSON)
 
 
 def tagged(request: web.Request, value: Any) -> web.Response:
@@ -55,7 +57,7 @@ def tagged(request: web.Request, value: Any) -> web.Response:
     if any(other.value in {tag, "*"} for other in request.if_none_match or ()):
         response = web.Response(status=304)
     else:
-        response = web.Response(body=body, content_type="application/json", charset="utf-8")
+        response = web.Response(body=body, headers=JSON)
     response.etag = tag
     return response
 
