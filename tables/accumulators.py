@@ -76,12 +76,12 @@ class Family:
         """What finished columns say by themselves, without an event at hand: a block per kind, NaN for no value yet."""
         return {}
 
-    def named(self, columns: Floats) -> Mapping[str, Floats]:
-        """The same by feature: its name -> (n,)."""
+    def named(self, columns: Floats) -> dict[str, float]:
+        """The same of one session, by the names of the features. columns: (len(self.columns), 1)."""
         return {
-            _name(kind, key): values
+            _name(kind, key): value
             for kind, block in self.known(columns).items()
-            for key, values in zip(self.keys, block, strict=True)
+            for key, value in zip(self.keys, block[:, 0].tolist(), strict=True)
         }
 
     def split(self, columns: Floats) -> list[Floats]:

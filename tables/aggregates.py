@@ -141,13 +141,11 @@ class Aggregates:
     def read(self, row: Floats) -> dict[str, float]:
         """The features that a session's row alone says, by name: not zscore and seconds_since_last, which compare it
         with an event. NaN where there is no value yet. row: (ncols,)."""
-        column = row[:, None]
+        column, known = row[:, None], dict[str, float]()
         with np.errstate(all="ignore"):
-            return {
-                name: float(value[0])
-                for family, block in self._families
-                for name, value in family.named(column[block]).items()
-            }
+            for family, block in self._families:
+                known |= family.named(column[block])
+        return known
 
     def _round(self, work: Floats, ts: Floats, x: Floats, missing: Bools | None, out: Floats, late: Bools) -> None:
         """Folds at most one event a session. work: (ncols, n), the rest as in fold(), transposed."""

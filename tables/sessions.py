@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any, cast
 
 import numpy as np
@@ -136,10 +137,13 @@ def _newest(ts: Floats) -> int:
 
 def _shown(values: Mapping[str, float]) -> dict[str, Any]:
     return {
-        name: _iso(value) if name.partition(".")[0].endswith("_ts") else _plain(value)
-        for name, value in values.items()
-        if math.isfinite(value)
+        name: _iso(value) if _is_time(name) else _plain(value) for name, value in values.items() if math.isfinite(value)
     }
+
+
+@lru_cache(4096)
+def _is_time(column: str) -> bool:
+    return column.partition(".")[0].endswith("_ts")
 
 
 def _apart(slices: Iterable[Slice[Any]]) -> Iterator[list[Slice[Any]]]:

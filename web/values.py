@@ -54,13 +54,17 @@ class Look:
     def _fields(self, fields: dict[Any, Any]) -> dict[Any, Any]:
         shown: dict[Any, Any] = {}
         for name, value in fields.items():
-            self._left -= len(str(name))
+            self._left -= len(name) if type(name) is str else EACH
             if self._left <= 0:
                 self.cut = True
                 shown["…"] = f"… ({len(fields):,} fields)"
                 break
+            if type(value) is float:  # most of what is shown
+                self._left -= EACH
+                shown[name] = value
+                continue
             shown[name] = self.at(value)
-            if is_time(name, value):
+            if type(value) is int and is_time(name, value):
                 shown.setdefault(f"{name}_iso", iso(value))
         return shown
 
@@ -75,7 +79,8 @@ class Look:
         return shown
 
 
-def is_time(name: object, value: object) -> bool:
-    """Whether a field holds ms since epoch: its name says so, and its value may be."""
-    named = isinstance(name, str) and (name in TIMES or name.endswith(TIME_ENDS))
-    return named and type(value) is int and EARLIEST_MS <= value <= LATEST_MS
+def is_time(name: object, value: int) -> bool:
+    """Whether a field holds ms since epoch: its value may be, and its name says so."""
+    if not (EARLIEST_MS <= value <= LATEST_MS and isinstance(name, str)):
+        return False
+    return name in TIMES or name.endswith(TIME_ENDS)
