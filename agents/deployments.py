@@ -62,7 +62,7 @@ async def _decide(s: Slice[Action], action: Action, store: ModelStore) -> None:
             await models.verify(model, accepted.active)
     except (RequestRefusedError, ModelError, ValueError) as error:
         log.warning("Control request %s for %s is refused: %s", source, model, error)
-        models.refused[model] = str(error)
+        models.refuse(model, str(error))
         s.send(ALERTS, model, refusal(str(source), model, str(error), record.timestamp))
         return
     models.refused.pop(model, None)

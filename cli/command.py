@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import logging
+import signal
 import sys
 from abc import abstractmethod
 from typing import Any, ClassVar, NoReturn, cast
@@ -13,6 +15,7 @@ import faust.cli.faust as fausts  # Faust's own commands first, so that ours rep
 from aiokafka.errors import KafkaError
 from faust.cli.base import AppCommand, cli, option
 
+from cli.reach import address
 from cli.report import Report
 from core.errors import HomunculusError
 from engine.admission import REFUSED, in_words
@@ -50,11 +53,12 @@ class OperatorCommand(AppCommand):
         self.json = bool(options.pop("as_json", False)) or self.json
         logging.basicConfig(level=logging.ERROR, stream=sys.stderr, format="%(message)s")
         logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what it would say is in our error
+        for stream in (sys.stdout, sys.stderr):
+            cast(io.TextIOWrapper, stream).reconfigure(errors="backslashreplace")  # a file's name may be no text
         try:
-            report = asyncio.run(self.answer(**options))
-        except (HomunculusError, KafkaError, OSError, TimeoutError) as error:
-            words = in_words(error) if isinstance(error, REFUSED) else str(error) or type(error).__name__
-            report = Report({"error": type(error).__name__, "message": words}, ok=False)
+            report = asyncio.run(self._interruptible(options))
+        except (HomunculusError, KafkaError, OSError, TimeoutError, asyncio.CancelledError) as error:
+            report = Report({"error": type(error).__name__, "message": self._in_words(error)}, ok=False)
             print(f"{self.prog_name}: {report.document['message']}", file=sys.stderr)
         if self.json:
             print(json.dumps(report.document, ensure_ascii=False, indent=2))
@@ -62,6 +66,24 @@ class OperatorCommand(AppCommand):
             for line in report.lines:
                 print(line)
         sys.exit(0 if report.ok else FAULT)
+
+    async def _interruptible(self, options: dict[str, Any]) -> Report:
+        """What a SIGTERM interrupts is tidied up, as after a Ctrl-C."""
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        return await self.answer(**options)
+
+    def _in_words(self, error: BaseException) -> str:
+        if isinstance(error, asyncio.CancelledError):
+            return "interrupted by SIGTERM"
+        if isinstance(error, REFUSED):
+            return in_words(error)
+        if isinstance(error, (KafkaError, TimeoutError)):
+            return (
+                f"the broker at {address(self.ours.settings)} did not answer as it should: {str(error) or repr(error)}"
+            )
+        return str(error) or type(error).__name__
 
 
 def without(*names: str) -> None:

@@ -18,13 +18,22 @@ LONGEST: Final = 1000
 ELSEWHERE: Final = "Input topics, outputs already sent and backups keep what they have (docs/state.md)."
 
 
+def key_of(session: str) -> bytes:
+    """The key of a session's records. Raises UsageError for what can't be a session."""
+    if not 1 <= len(session) <= LONGEST:
+        raise UsageError(f"a session has 1 to {LONGEST:,} characters, not {len(session):,}")
+    try:
+        return session.encode()
+    except UnicodeEncodeError:
+        raise UsageError("the session is not UTF-8, which every session is: nothing was asked for") from None
+
+
 async def erase(connection: Connection, session: str, wait_s: float = WAIT_S) -> Report:
     """Writes the request, and reports what the owner erased, or that the request waits for one.
 
     Raises UsageError for what can't be a session, SettingsError where the broker has no such application.
     """
-    if not 1 <= len(session) <= LONGEST:
-        raise UsageError(f"a session has 1 to {LONGEST:,} characters, not {len(session):,}")
+    key_of(session)
     action = Action(action="erase", session=session, id=uuid.uuid4().hex)
     asked, alert = await ask(connection, session, action, [ALERTS], _erased, wait_s)
     document = {"subject": pseudonym(session), "request": asked.source}

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import uuid
+from typing import Final
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from cli.asking import WAIT_S, Asked, ask
 from cli.report import Report
 from core.errors import RequestRefusedError, UsageError
-from core.events import Action, Alert, Deployment
+from core.events import Action, Alert, Deployment, ModelName
 from core.topics import ALERTS, DEPLOYMENTS
 from engine.connection import Connection
+
+_MODEL_NAME: Final = TypeAdapter(ModelName)
 
 
 async def promote(
@@ -30,11 +33,12 @@ async def promote(
     broker has no such application.
     """
     try:
+        _MODEL_NAME.validate_python(model)
         action = Action(
             action="promote", version=version, id=uuid.uuid4().hex, author=author, reason=reason, based_on=based_on
         )
     except ValidationError as error:
-        raise UsageError("; ".join(f"{one['loc'][0]}: {one['msg']}" for one in error.errors())) from None
+        raise UsageError("; ".join(f"{(*one['loc'], 'model')[0]}: {one['msg']}" for one in error.errors())) from None
 
     def answered(asked: Asked, answer: Alert | Deployment) -> Alert | Deployment | None:
         if isinstance(answer, Alert):

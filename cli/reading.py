@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final, TypeVar
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
+from core.errors import SettingsError
 from core.topics import TopicSpec
 from engine import rights
 from engine.admin import TopicAdmin
 from engine.codec import codec_of
 from engine.connection import Connection
+from engine.snapshot import SILENT_S
 
 E = TypeVar("E")
 
@@ -51,9 +54,16 @@ async def to_the_end(
     for tp, start in starts.items():
         consumer.seek(tp, max(start, begins[tp]))
     open_ones = {tp for tp in partitions if stops[tp] > begins[tp]}
+    moved = time.monotonic()
     while open_ones:
         for tp, records in (await consumer.getmany(*open_ones, timeout_ms=200, max_records=CHUNK)).items():
             yield tp, records
+            moved = time.monotonic()
+        if time.monotonic() - moved > SILENT_S:
+            raise SettingsError(
+                f"nothing has come of {', '.join(sorted({tp.topic for tp in open_ones}))} for {SILENT_S:.0f} s: is the "
+                f"broker at {connection.bootstrap} away?"
+            )
         for tp in list(open_ones):
             if await consumer.position(tp) >= connection.end(stops[tp], consumer.highwater(tp)):
                 open_ones.remove(tp)

@@ -8,7 +8,7 @@ import shutil
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -27,6 +27,8 @@ from engine.connection import Connection
 from engine.restore import Plan, refuse_while_used, replace_state
 from engine.snapshot import changelogs
 from tables.deployments import deployments
+
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Reset(OperatorCommand):
@@ -132,7 +134,9 @@ def moment(text: str) -> datetime:
     except ValueError:
         raise UsageError(f"--from is {text!r}; write a time like 2026-01-31T12:00Z") from None
     if found.tzinfo is None:
-        raise UsageError(f"--from is {text!r}, in which time zone? Write {text}Z for UTC")
+        raise UsageError(f"--from is {text!r}, in which time zone? Write {found.isoformat()}Z for UTC")
+    if found < EPOCH:
+        raise UsageError(f"--from is {text!r}; records' timestamps begin with {EPOCH:%Y}")
     if found > datetime.now(UTC):
         raise UsageError(f"--from is {text!r}, which is still to come")
     return found

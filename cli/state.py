@@ -330,6 +330,11 @@ async def _check_positions(
             f"the broker has no topic {', '.join(gone)}, which the file's positions are of: take --new-topics where "
             "the input begins anew"
         )
+    if lacking := sorted(wanted.keys() - there):
+        raise BackupError(
+            f"the broker has no partition {lacking[0].partition} of {lacking[0].topic}, which the file has a position "
+            "of: the topic was made anew with fewer; make it with as many as the file has, and take --new-topics"
+        )
     options = {**connection.options, "isolation_level": connection.isolation, "enable_auto_commit": False}
     async with AIOKafkaConsumer(**options) as consumer:
         consumer.assign(list(wanted))  # else it learns of one topic at a time, each for a pause of 100 ms

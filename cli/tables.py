@@ -7,7 +7,7 @@ from typing import Any
 from faust.cli.base import argument, option
 
 from cli.command import OperatorCommand, offering
-from cli.erasing import erase
+from cli.erasing import erase, key_of
 from cli.reach import reach
 from cli.reading import ends
 from cli.report import Report, columns
@@ -41,6 +41,7 @@ class Tables(OperatorCommand):
             case ("get", str(), str()):
                 return await value(self.ours.settings, options["worker"], first, key, options["session"])
             case ("erase", str(), None):
+                key_of(first)  # before the broker is asked
                 return await erase(await reach(self.ours.settings), first)
         raise UsageError("there is `tables list`, `tables get TABLE KEY` and `tables erase SESSION`")
 

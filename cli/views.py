@@ -20,7 +20,9 @@ UNAUTHORIZED: Final = 401
 async def value(settings: Settings, worker: str | None, table: str, key: str, session: str | None) -> Report:
     """GET /tables/TABLE/KEY. Raises SettingsError when no worker answers, or it wants another token."""
     base = URL(worker) if worker else URL.build(scheme="http", host=str(settings.web_bind), port=settings.web_port)
-    path = "/".join(("tables", quote(table, safe=""), quote(key, safe="")))  # a key may have slashes of its own
+    path = "/".join(
+        ("tables", quote(table, safe="", errors="surrogateescape"), quote(key, safe="", errors="surrogateescape"))
+    )  # a key may have slashes of its own
     url = base.join(URL(path, encoded=True)).update_query({"session": session} if session else None)
     token = settings.web_read_token or settings.web_token
     headers = {"Authorization": f"Bearer {token.get_secret_value()}"} if token else {}

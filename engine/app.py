@@ -34,6 +34,7 @@ from engine.connection import Connection, client_options, connect, credentials
 from engine.embedded import EmbeddedBroker
 from engine.engine import Engine
 from engine.publisher import Publisher
+from engine.scrubbing import Scrubber
 from engine.table import Table
 from engine.timed import TimedTable
 from engine.transport import Transport
@@ -215,6 +216,7 @@ class App(faust.App):
             self._watch(work(self))
         self._watch(engine.committer.run())
         self._watch(engine.standbys.run())
+        self._watch(Scrubber(engine).run())
         self._watch(Watchdog(engine).run())
         self._watch(engine.pulse.run())
         if any(isinstance(table, TimedTable) for table in engine.tables.values()):

@@ -12,12 +12,14 @@ from __future__ import annotations
 import hashlib
 import zlib
 from collections.abc import Iterable, Iterator
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Final, Self
+from typing import IO, Annotated, Final, Self
 from zipfile import ZIP_DEFLATED, BadZipFile, ZipFile
 
 import msgspec
+from msgspec import Meta
 
 from core.errors import BackupError, DamagedFileError
 from engine.schema import FORMAT as FORMAT_OF_VALUES
@@ -30,6 +32,8 @@ _HEAD: Final = 5
 _PAIRS: Final = 1000
 _BYTES: Final = 1 << 20
 """A chunk ends with the pair that makes it this large."""
+_LARGEST: Final = 1 << 28
+"""Bytes of a chunk that nothing writes: a wrong length must not cost the machine's memory."""
 _LEVEL: Final = 1
 """Of compression, which is a third of what an export costs even so."""
 
@@ -37,6 +41,10 @@ _DAMAGE: Final = (BadZipFile, KeyError, zlib.error, EOFError, RuntimeError, msgs
 """What is raised about bytes that are wrong; RuntimeError among them where they ask for a password."""
 
 Pair = tuple[bytes, bytes]
+Count = Annotated[int, Meta(ge=0)]
+Version = Annotated[int, Meta(ge=1)]
+Watermark = Annotated[int, Meta(ge=-1, le=253_402_300_799_999)]
+"""ms since epoch, to the end of year 9999; -1: none yet."""
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(list[bytes]).decode
@@ -45,27 +53,27 @@ _decode: Final = msgspec.msgpack.Decoder(list[bytes]).decode
 class Part(msgspec.Struct, frozen=True):
     """What a part must be."""
 
-    records: int
-    bytes: int
+    records: Count
+    bytes: Count
     sha256: str
 
 
 class PartitionState(msgspec.Struct, frozen=True):
     """One partition as of one commit."""
 
-    partition: int
-    positions: dict[str, int]
+    partition: Count
+    positions: dict[str, Count]
     """Source topic -> next offset: where a worker goes on that starts from this state."""
-    unread: dict[str, int]
+    unread: dict[str, Count]
     """Source topic -> offsets from there to its end, as of when the file was made; 0 where none holds a record."""
-    watermark: int
+    watermark: Watermark
     incarnation: str
     """Which life of the changelogs it was read from, and up to where: what it can be compared with."""
-    changelogs: dict[str, int]
+    changelogs: dict[str, Count]
     tables: dict[str, Part]
-    versions: dict[str, int] = {}
+    versions: dict[str, Version] = {}
     """Table -> the newest version of its values: a release that doesn't know it must leave them alone."""
-    format: int = FORMAT_OF_VALUES
+    format: Version = FORMAT_OF_VALUES
     """Of values' headers."""
 
 
@@ -160,6 +168,10 @@ class Archive:
             raise DamagedFileError(f"{self.path}: {_MANIFEST} can't be understood ({error})") from error
         if [one.partition for one in manifest.state] != list(range(manifest.partitions)) or not manifest.state:
             raise DamagedFileError(f"{self.path}: {_MANIFEST} doesn't have each partition once")
+        if any(one.tables.keys() != set(manifest.tables) for one in manifest.state):
+            raise DamagedFileError(f"{self.path}: {_MANIFEST} doesn't have each table in each partition")
+        if not _is_moment(manifest.created):
+            raise DamagedFileError(f"{self.path}: {_MANIFEST} says that it was created {manifest.created!r}")
         return manifest
 
     def pairs(self, table: str, partition: int) -> Iterator[Pair]:
@@ -199,7 +211,16 @@ class Archive:
             raise DamagedFileError(f"{self.path}: {name} is {found}, the manifest says {part}")
 
 
+def _is_moment(text: str) -> bool:
+    try:
+        return datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        return False
+
+
 def _exactly(member: IO[bytes], size: int, name: str) -> bytes:
+    if size > _LARGEST:
+        raise DamagedFileError(f"{name} claims a chunk of {size:,} bytes")
     raw = member.read(size)
     if raw and len(raw) < size:
         raise DamagedFileError(f"{name} is cut short")

@@ -66,6 +66,8 @@ class Marker(msgspec.Struct, frozen=True, omit_defaults=True):
     before: Complete | None = None
     """The commit before this one, where they are transactions: a reader beside the owner (engine/snapshot.py) can't see
     otherwise which of the records that it finds came with which marker."""
+    erased: str = ""
+    """The newest erasure of a session: stores that don't know it yet have to be scrubbed (engine/scrubbing.py)."""
 
 
 class Changelog:
@@ -84,6 +86,8 @@ class Changelog:
         self.versions: dict[str, int] = {}
         """Table -> the newest version of its values, another release's tables too."""
         self.format = FORMAT
+        self.erased = ""
+        """The newest erasure of a session, from the commit on that has its tombstones."""
         self._complete: Complete | None = None
         self.left = 0
         """Records that a replay under way has still to read, about."""
@@ -108,7 +112,7 @@ class Changelog:
         speaks of records that aren't."""
         ends = None if self._transactional else self._ends | self._foreign
         before = self._complete if self._transactional else None
-        marker = Marker(self._incarnation, positions, watermark, ends, self.versions, self.format, before)
+        marker = Marker(self._incarnation, positions, watermark, ends, self.versions, self.format, before, self.erased)
         return {self.positions: _batches(producer, [(_MARKER, msgspec.json.encode(marker))])}
 
     def note(self, ends: Mapping[TopicPartition, int]) -> None:
@@ -118,7 +122,7 @@ class Changelog:
     def meta(self, positions: dict[str, int], watermark: int) -> Meta:
         """What a checkpoint of all that is noted stands for: a commit has ended."""
         self._complete = Complete(positions, watermark, dict(self._ends))
-        return Meta(self._incarnation, positions, dict(self._ends), watermark)
+        return Meta(self._incarnation, positions, dict(self._ends), watermark, self.erased)
 
     async def replay(self, store: PartitionStore) -> int:
         """Brings the store to the newest commit: Meta says where that is. Returns the number of records read.
@@ -137,7 +141,7 @@ class Changelog:
             marker = Marker("", {}, -1, {})  # no commit has ended, so nothing belongs to one
         self._incarnation = marker.incarnation or self._incarnation
         self._foreign = {t: end for t, end in (marker.changelogs or {}).items() if t not in self._topics}
-        self.versions, self.format = dict(marker.versions), marker.format
+        self.versions, self.format, self.erased = dict(marker.versions), marker.format, marker.erased
         if store.meta.incarnation not in ("", marker.incarnation):
             log.warning("%s belongs to changelogs that are gone: it is rebuilt from those that are there", store.path)
             store.wipe()
@@ -158,7 +162,7 @@ class Changelog:
                 count, end = await self._replay_table(consumer, store, table, tp, marker, rest)
                 changelogs[table] = end
                 read += count
-        meta = Meta(marker.incarnation, marker.positions, changelogs, marker.watermark)
+        meta = Meta(marker.incarnation, marker.positions, changelogs, marker.watermark, marker.erased)
         if meta != store.meta:
             await asyncio.to_thread(store.restored, meta)
         self.left = 0

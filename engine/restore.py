@@ -42,6 +42,8 @@ CHUNK_BYTES: Final = 4 << 20
 LOOK_S: Final = 0.5
 DECIDED_S: Final = TRANSACTION_S + 15.0
 """Seconds after which no transaction of a worker can be open, brokers that look for them every 10 included."""
+_REPLACED: Final = "replaced"
+"""In the place of a session's erasure: what was there before may have been one's, and is in the changelogs still."""
 _NOBODY: Final[Member] = (-1, "", None)
 
 
@@ -156,6 +158,7 @@ async def replace_state(
             markers: Builders = {}
             for number, plan in plans.items():
                 logs[number].versions, logs[number].format = plan.versions, plan.format
+                logs[number].erased = _REPLACED
                 markers |= logs[number].marker(producer, plan.positions, plan.watermark)
             await producer.send(markers)
         return done

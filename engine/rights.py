@@ -107,6 +107,15 @@ async def check(connection: Connection, needed: Needed) -> None:
         )
 
 
+async def may(connection: Connection, operation: str, topic: str) -> bool:
+    """Whether the broker lets us do something with a topic, as far as it says."""
+    try:
+        await check(connection, Needed({topic: frozenset({operation})}))
+    except RightsError:
+        return False
+    return True
+
+
 async def _lacking(client: AIOKafkaClient, needed: Needed) -> AsyncIterator[str]:
     answer = await client.send(client.get_random_node(), TopicRightsRequest(needed.topics))
     for code, topic, _, _, allowed in sorted(answer.topics, key=lambda one: str(one[1])):

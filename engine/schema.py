@@ -42,6 +42,8 @@ class Schema:
 
     def __init__(self, table: str, migrations: Sequence[Migration] = ()) -> None:
         """migrations: the first makes version 2 of version 1, and so on: none can be missing."""
+        if callable(migrations):
+            raise UsageError(f"table {table!r}: migrations is a function; a tuple of one is written (function,)")
         if len(migrations) >= MOST:
             raise UsageError(f"table {table!r} has {len(migrations)} migrations; a version fits into a byte")
         self.table = table

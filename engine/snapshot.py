@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import chain
-from typing import Final
+from typing import Final, TypeVar
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
@@ -26,8 +26,12 @@ from engine.store import Meta, PartitionStore
 
 PATIENCE_S: Final = TRANSACTION_S + 15.0
 """Seconds that a partition may take to be at a commit: a dead worker's transaction may have to time out."""
+SILENT_S: Final = 60.0
+"""Seconds without a record after which a broker is given up: a worker waits for ever, who asked for a command doesn't."""
 LOOK_S: Final = 0.02
 TELL_EVERY: Final = 100_000
+
+T = TypeVar("T")
 
 Tell = Callable[[str], None]
 """Gets a line about how far the work is."""
@@ -92,7 +96,7 @@ class PartitionChangelogs:
             start, stop = starts.get(table, 0), stops.get(table, 0)
             if start >= stop:
                 continue
-            async for batches in fetches(self._connection, self._stable, tp, start, stop):
+            async for batches in patiently(fetches(self._connection, self._stable, tp, start, stop), tp):
                 items = {}
                 for record in chain.from_iterable(batches):
                     if start <= (offset := record.offset) < stop:
@@ -160,6 +164,21 @@ class PartitionChangelogs:
         return marker, found
 
 
+async def patiently(answers: AsyncIterator[T], tp: TopicPartition) -> AsyncIterator[T]:
+    """What somebody reads, as long as it keeps coming. Raises BackupError."""
+    while True:
+        try:
+            async with asyncio.timeout(SILENT_S):
+                answer = await anext(answers)
+        except StopAsyncIteration:
+            return
+        except TimeoutError:
+            raise BackupError(
+                f"no record of {tp.topic}/{tp.partition} came for {SILENT_S:.0f} s: is the broker away?"
+            ) from None
+        yield answer
+
+
 @asynccontextmanager
 async def changelogs(connection: Connection, tables: list[str], tell: Tell) -> AsyncIterator[Changelogs]:
     """Readers of an application's changelogs."""
@@ -208,10 +227,16 @@ async def unread(consumer: AIOKafkaConsumer, positions: Mapping[TopicPartition, 
             continue
         consumer.seek(tp, start)
         consumer.resume(tp)
-        while await consumer.position(tp) < ends[tp]:
-            if (await consumer.getmany(tp, timeout_ms=200, max_records=1)).get(tp):
-                break
-        else:
-            left[tp] = 0
+        async for found in patiently(_any(consumer, tp, ends[tp]), tp):
+            left[tp] = left[tp] if found else 0
         consumer.pause(tp)
     return left
+
+
+async def _any(consumer: AIOKafkaConsumer, tp: TopicPartition, end: int) -> AsyncIterator[bool]:
+    """Whether a partition has a record before its end."""
+    while await consumer.position(tp) < end:
+        if (await consumer.getmany(tp, timeout_ms=200, max_records=1)).get(tp):
+            yield True
+            return
+    yield False

@@ -14,7 +14,9 @@ from typing import Any, Final, cast
 import msgspec
 from rocksdict import (
     BlockBasedOptions,
+    BottommostLevelCompaction,
     Cache,
+    CompactOptions,
     DBCompressionType,
     MemtableFactory,
     Options,
@@ -29,6 +31,7 @@ from core.errors import CorruptStoreError, DataFolderError, HomunculusError, Tas
 log = logging.getLogger(__name__)
 
 _META: Final = b"meta"
+_SCRUBBED: Final = b"scrubbed"
 _CORRUPT: Final = "Corruption"
 """What RocksDB's text begins with when files are damaged."""
 _GONE: Final = "No such file"
@@ -58,6 +61,8 @@ class Meta(msgspec.Struct, frozen=True):
     """Table -> next offset of its changelog."""
     watermark: int = -1
     """Newest event time seen less the allowed lateness, ms since epoch."""
+    erased: str = ""
+    """The newest erasure of a session that it knows of."""
 
 
 class RocksMemory:
@@ -90,6 +95,7 @@ class RocksMemory:
         options.set_compression_type(DBCompressionType.lz4())
         options.set_max_open_files(256)
         options.set_keep_log_file_num(2)
+        options.set_max_manifest_file_size(1)  # anew with each change: it names the first and last key of every file
         options.set_max_background_jobs(2)
         if bulk:
             # Sorted by the flush, in RocksDB's own thread: half the price of a skip list for the one that writes.
@@ -111,11 +117,12 @@ class PartitionStore:
         self._tables = tuple(tables)
         self._reopening = threading.Lock()
         """Reopening takes a thread's time: whoever closes meanwhile waits, or it would be open for ever."""
+        self._scrubbing = self._closing = False
         self._open()
 
     def _open(self, bulk: bool = False) -> None:
         path, options = str(self.path), self.memory.options(bulk)
-        self._bulk = bulk
+        self._bulk, self._closing = bulk, False
         try:
             if (self.path / _DAMAGED).exists():
                 shutil.rmtree(self.path)
@@ -126,7 +133,7 @@ class PartitionStore:
             for table in self._tables:
                 if table not in existing:
                     self._db.create_column_family(table, self.memory.options(bulk))
-            raw = self._db.get(_META)
+            raw, scrubbed = self._db.get(_META), self._db.get(_SCRUBBED)
         except Exception as error:  # rocksdict raises plain Exception with RocksDB's text
             self._diagnose(error)
             return
@@ -134,6 +141,7 @@ class PartitionStore:
         self._views = {table: self._db.get_column_family(table) for table in self._tables}
         self._handles = {table: self._db.get_column_family_handle(table) for table in self._tables}
         self.meta = msgspec.msgpack.decode(raw, type=Meta) if raw else Meta()
+        self._scrubbed = (scrubbed or b"").decode()
 
     def _diagnose(self, error: Exception) -> None:
         if (opened := getattr(self, "_db", None)) is not None:
@@ -240,8 +248,12 @@ class PartitionStore:
             self.write({}, meta)
 
     def _flush(self) -> None:
-        for view in self._views.values():
-            view.flush()
+        assert self._db is not None
+        try:
+            for view in (self._db, *self._views.values()):
+                view.flush()
+        except Exception as error:  # rocksdict raises plain Exception with RocksDB's text
+            raise DataFolderError(f"{self.path} can't be written ({error}): is the disk full?") from error
 
     def _batch(self, changes: Mapping[str, Mapping[bytes, bytes | None]]) -> WriteBatch:
         batch = WriteBatch(raw_mode=True)
@@ -274,6 +286,49 @@ class PartitionStore:
             for table, view in self._views.items()
         }
 
+    @property
+    def tainted(self) -> bool:
+        """Whether its files may hold bytes of a session that was erased."""
+        return self._db is not None and not self._bulk and self.meta.erased not in ("", self._scrubbed)
+
+    def scrub(self) -> None:
+        """Writes every file anew, so that none of them holds what was deleted. RocksDB does so in threads of its own;
+        close() ends it. Raises DataFolderError, TaskError.
+
+        Whole tables: the ranges that are rewritten stand in RocksDB's log, and a session's key must not.
+        """
+        with self._reopening:
+            self._scrubbing = True
+            try:
+                self._refuse_closed()
+                erased = self.meta.erased
+                self._flush()  # the write-ahead logs go with the last of them
+                thorough = CompactOptions()
+                thorough.set_exclusive_manual_compaction(False)
+                thorough.set_bottommost_level_compaction(BottommostLevelCompaction.force())
+                for table in self._tables:
+                    self._view(table).compact_range(None, None, thorough)
+                    self._refuse_closed()
+                self._note_scrubbed(erased)
+            except Exception as error:
+                if self._closing and not isinstance(error, TaskError):
+                    raise TaskError(f"{self.path} is closed") from None
+                raise
+            finally:
+                self._scrubbing = False
+
+    def _note_scrubbed(self, erased: str) -> None:
+        batch = WriteBatch(raw_mode=True)
+        batch.put(_SCRUBBED, erased.encode())
+        assert self._db is not None
+        self._apply(self._db, batch)
+        self._flush()  # a change: the manifest is written anew, without the files that are gone
+        self._scrubbed = erased
+
+    def _refuse_closed(self) -> None:
+        if self._closing or self._db is None:
+            raise TaskError(f"{self.path} is closed")
+
     def scan(self, table: str, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         """Keys and values from start on, in key order."""
         items: Any = self._view(table).items(from_key=start) if start else self._view(table).items()
@@ -291,8 +346,18 @@ class PartitionStore:
 
     def close(self) -> None:
         """Releases the folder; reading and writing raise TaskError from now on."""
+        self._closing = True
+        given_up = self._scrubbing
+        if given_up and (db := self._db) is not None:
+            db.cancel_all_background(False)
+            del db  # one that lives keeps the folder's lock
         with self._reopening:
-            self._close()
+            try:
+                self._close()
+            except Exception:  # rocksdict raises plain Exception with RocksDB's text
+                if not given_up:
+                    raise
+                self._db = None  # it is closed; what could not be flushed any more is in its log
 
     def _close(self) -> None:
         if self._db is not None:

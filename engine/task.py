@@ -96,6 +96,8 @@ class PartitionTask:
         self._dirty = False
         self._finished: list[Finished] = []
         self._closing = False
+        self._erased = ""
+        """The newest erasure of a session that no commit has taken yet."""
         self._written_to: set[TopicPartition] = set()
         self._early: EarlyOutbox | None = None
         """What doesn't wait for a commit: all outputs without transactions, else those of early agents."""
@@ -167,7 +169,7 @@ class PartitionTask:
         schemas = [table.schema for table in tables.values()]
         refuse_newer(self.partition, written.versions, written.format, schemas, store)  # before a value is read
         self._versioned = {schema.table: schema.version for schema in schemas if schema.version > 1}
-        self._dirty = False
+        self._dirty, self._erased = False, ""
         self._shards = {name: table.shard(store) for name, table in tables.items()}
         self._trackers = {t: OffsetTracker(store.meta.positions.get(t, 0)) for t in self.topics}
         self._foreign = {t: offset for t, offset in store.meta.positions.items() if t not in self.topics}
@@ -333,6 +335,7 @@ class PartitionTask:
             tracker.accept(s)
             self.engine.seek_now(TopicPartition(s.topic, self.partition), tracker.accepted)
         erased = {}
+        self._erased = str(s.source(0))
         for name, shard in self._shards.items():
             erased[name] = sum(shard.finished(key) is not None for key in keys[name])
             for key in keys[name]:
@@ -344,6 +347,11 @@ class PartitionTask:
         return any(key in s.keys for s in begun) or any(
             shard.held_by_work(one) for name, shard in self._shards.items() for one in keys[name]
         )
+
+    @property
+    def store(self) -> PartitionStore | None:
+        """Its RocksDB, while it is open."""
+        return self._store if self.open else None
 
     def unfinished(self) -> list[Slice[Any]]:
         """Slices that aren't part of the finished prefix."""
@@ -430,6 +438,8 @@ class PartitionTask:
         for table, version in self._versioned.items():
             if any(raw is not None and not key.startswith(RESERVED) for key, raw in changes[table]):
                 self._changelog.versions[table] = version
+        if self._erased:
+            self._changelog.erased, self._erased = self._erased, ""
         records = self._changelog.records(producer, changes)
         outputs = self._outbox.take() if self.engine.exactly_once else {}
         self._written_to = {*records, *outputs}

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from core.errors import ModelError, NoModelError, UnknownModelError
 from core.events import Deployment
@@ -20,6 +20,9 @@ from models.store import ModelStore
 from models.swap import Course, LiveVersion, Stage
 
 log = logging.getLogger(__name__)
+
+REFUSED: Final = 20
+"""Refused requests that are remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +69,19 @@ class LiveModels:
         self._watchers: list[Callable[[str], None]] = []
         self._changed = asyncio.Event()
         self.refused: dict[str, str] = {}
-        """Model -> why the last request for it was refused by this worker, its judge; gone with the next accepted."""
+        """Model -> why the last request for it was refused by this worker, its judge; gone with the next accepted. The
+        newest REFUSED of them."""
 
     def check(self, check: Callable[[Manifest], None]) -> None:
         """Adds a condition that a version must meet before it is loaded: the function raises a ModelError."""
         self._checks.append(check)
+
+    def refuse(self, name: str, why: str) -> None:
+        """A request for a model is refused. Names are whatever somebody has asked for, so the oldest are forgotten."""
+        self.refused.pop(name, None)
+        self.refused[name] = why
+        if len(self.refused) > REFUSED:
+            del self.refused[next(iter(self.refused))]
 
     def watch(self, callback: Callable[[str], None]) -> None:
         """Calls back with a model's name after each change of who answers for it, and after each failed load."""

@@ -62,6 +62,7 @@ class Committed:
         self.positions: dict[str, int] = {}
         self.watermark = -1
         self.versions: dict[str, int] = {}
+        self.erased = ""
         self.inputs: defaultdict[str, list[Input]] = defaultdict(list)
 
 
@@ -133,6 +134,7 @@ class Partition:
         self.committed.positions = dict(taken.positions)
         self.committed.watermark = taken.watermark
         self.committed.versions = dict(self.task._changelog.versions)
+        self.committed.erased = self.task._changelog.erased
         for target, batches in taken.outputs.items():
             for one in batches:
                 self.committed.outputs += [Output(target.topic, *record) for record in one.records]
@@ -262,6 +264,7 @@ class _Changelog:
         self._committed: Committed = connection.committed
         self._tables = tables
         self.versions = dict(self._committed.versions)
+        self.erased = self._committed.erased
         self.format = FORMAT
         self.orphans: dict[str, set[bytes]] = {}
 
@@ -276,7 +279,7 @@ class _Changelog:
         return {}
 
     def meta(self, positions: Mapping[str, int], watermark: int) -> Meta:
-        return Meta("one", dict(positions), {}, watermark)
+        return Meta("one", dict(positions), {}, watermark, self.erased)
 
     def note(self, ends: Mapping[TopicPartition, int]) -> None:
         pass

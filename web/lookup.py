@@ -12,7 +12,7 @@ from msgspec import Meta
 from engine.app import App
 from engine.table import RESERVED, Shard, Table
 from web import answers
-from web.errors import NotOpenError, UnknownError, UnreachableError
+from web.errors import STATUS, NotOpenError, UnknownError, UnreachableError
 from web.events import Events
 from web.operations import Flag, Operation, Parameter, operation
 from web.owners import CUT, STALENESS, Owners
@@ -91,7 +91,10 @@ class Lookup:
         copy = self._app.engine.standbys.copies.get(partition)
         if copy is None or copy.store is None or (age_s := copy.age_s) is None:
             return await self._owners.copy(request, partition)
-        response = self._described(request, place, place.table.copied(copy.store), look)
+        try:
+            response = self._described(request, place, place.table.copied(copy.store), look)
+        except UnknownError as unknown:  # of what age, too
+            response = answers.refusal(unknown, STATUS[UnknownError])
         response.headers[STALENESS] = str(round(1e3 * age_s))
         return response
 

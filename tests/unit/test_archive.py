@@ -7,6 +7,8 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+from zipfile import ZipFile
 
 import msgspec
 import pytest
@@ -18,6 +20,7 @@ from engine import archive as module
 from engine.archive import Archive, ArchiveWriter, Manifest, PartitionState
 from engine.backup import both, check
 
+CREATED = "2026-01-31T12:00:00+00:00"
 Values = Mapping[bytes, bytes]
 State = list[dict[str, dict[bytes, bytes]]]
 
@@ -33,7 +36,7 @@ def write(path: Path, state: State) -> Manifest:
         partitions.append(
             PartitionState(number, {"in": 10 * number}, {"in": 0}, number - 1, "life", {"sessions": 7}, parts)
         )
-    manifest = Manifest("app", "prefix-", "2026-01-31T12:00:00+00:00", ["sessions", "timers"], partitions)
+    manifest = Manifest("app", "prefix-", CREATED, ["sessions", "timers"], partitions)
     writer.close(manifest)
     return manifest
 
@@ -90,7 +93,7 @@ def test_keys_that_do_not_ascend_are_damage(tmp_path: Path) -> None:
     for number, pairs in enumerate(([(b"b", b""), (b"a", b"")], [(b"a", b""), (b"a", b"")])):
         writer = ArchiveWriter(tmp_path / str(number))
         part = writer.part("sessions", 0, pairs)
-        writer.close(Manifest("a", "", "", ["sessions"], [PartitionState(0, {}, {}, -1, "", {}, {"sessions": part})]))
+        writer.close(Manifest("a", "", CREATED, ["sessions"], [PartitionState(0, {}, {}, -1, "", {}, {"sessions": part})]))
         with pytest.raises(DamagedFileError, match="ascend"):
             read(tmp_path / str(number))
 
@@ -99,9 +102,46 @@ def test_a_part_that_is_not_what_the_manifest_says_is_damage(tmp_path: Path) -> 
     writer = ArchiveWriter(tmp_path / "file")
     part = writer.part("sessions", 0, [(b"a", b"1")])
     wrong = msgspec.structs.replace(part, sha256="0" * 64)
-    writer.close(Manifest("a", "", "", ["sessions"], [PartitionState(0, {}, {}, -1, "", {}, {"sessions": wrong})]))
+    writer.close(Manifest("a", "", CREATED, ["sessions"], [PartitionState(0, {}, {}, -1, "", {}, {"sessions": wrong})]))
     with pytest.raises(DamagedFileError, match="the manifest says"):
         read(tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"created": "yesterday"}, "created 'yesterday'"),
+        ({"created": "2026-01-31T12:00:00"}, "created"),
+        ({"tables": ["sessions", "timers"]}, "each table in each partition"),
+        ({"state": []}, "each partition once"),
+        ({"positions": {"in": -1}}, "positions"),
+        ({"watermark": 10**18}, "watermark"),
+        ({"watermark": "soon"}, "watermark"),
+        ({"versions": {"sessions": 0}}, "versions"),
+        ({"partition": 7}, "each partition once"),
+    ],
+)
+def test_a_manifest_that_says_what_can_not_be_is_damage(tmp_path: Path, change: dict[str, Any], told: str) -> None:
+    writer = ArchiveWriter(tmp_path / "file")
+    part = writer.part("sessions", 0, [(b"a", b"1")])
+    manifest = Manifest("a", "", CREATED, ["sessions"], [PartitionState(0, {}, {}, -1, "", {}, {"sessions": part})])
+    document = msgspec.to_builtins(manifest)
+    (document if change.keys() & document.keys() else document["state"][0]).update(change)
+    writer._zip.writestr("manifest.json", msgspec.json.encode(document))
+    writer._zip.close()
+    with pytest.raises(DamagedFileError, match=told):
+        Archive(tmp_path / "file")
+
+
+def test_a_chunk_that_claims_to_be_huge_is_damage_and_not_read(tmp_path: Path) -> None:
+    writer = ArchiveWriter(tmp_path / "file")
+    part = writer.part("sessions", 0, [(b"a", b"1")])
+    manifest = Manifest("a", "", CREATED, ["sessions"], [PartitionState(0, {}, {}, -1, "", {}, {"sessions": part})])
+    with ZipFile(tmp_path / "other", "x") as other:
+        other.writestr("sessions/00000.msgpack", b"\xc6\xff\xff\xff\xff" + bytes(1000))
+        other.writestr("manifest.json", msgspec.json.encode(manifest))
+    with pytest.raises(DamagedFileError, match="4,294,967,295 bytes"):
+        read(tmp_path / "other")
 
 
 def test_a_newer_format_is_named(tmp_path: Path) -> None:
