@@ -11,13 +11,14 @@ import sys
 from abc import abstractmethod
 from typing import Any, ClassVar, NoReturn, cast
 
+import click
 import faust.cli.faust as fausts  # Faust's own commands first, so that ours replace them and never the reverse
 from aiokafka.errors import KafkaError
 from faust.cli.base import AppCommand, cli, option
 
 from cli.reach import address
 from cli.report import Report
-from core.errors import HomunculusError
+from core.errors import HomunculusError, UsageError
 from engine.admission import REFUSED, in_words
 from engine.app import App
 
@@ -66,6 +67,20 @@ class OperatorCommand(AppCommand):
             for line in report.lines:
                 print(line)
         sys.exit(0 if report.ok else FAULT)
+
+    def agreed(self, question: str, yes: bool) -> bool:
+        """Whether the operator wants it. Raises UsageError where nobody can be asked."""
+        if yes:
+            return True
+        if self.json:
+            raise UsageError(f"{self.ctx.info_name} --json changes something only with --yes: nothing was changed")
+        ours = signal.signal(signal.SIGINT, signal.default_int_handler)  # asyncio's would wait for the answer
+        try:
+            return click.confirm(question, err=True)
+        except click.Abort:
+            raise UsageError("the question was not answered (--yes doesn't ask): nothing was changed") from None
+        finally:
+            signal.signal(signal.SIGINT, ours)
 
     async def _interruptible(self, options: dict[str, Any]) -> Report:
         """What a SIGTERM interrupts is tidied up, as after a Ctrl-C."""

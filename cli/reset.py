@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-import click
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from faust.cli.base import option
 
@@ -19,7 +18,7 @@ from cli.reach import reach
 from cli.reading import partitions_of
 from cli.report import Report, columns
 from cli.state import may_replace
-from core.errors import DataFolderError, SettingsError, UsageError
+from core.errors import DataFolderError, UsageError
 from core.topics import CONTROL
 from engine import snapshot
 from engine.backup import scratch
@@ -60,12 +59,9 @@ class Reset(OperatorCommand):
             refuse_if_used(store)
         size = sum(file.stat().st_size for store in stores for file in store.rglob("*") if file.is_file())
         what = f"{len(stores)} partitions ({size / 1e6:.1f} MB) in {folder}"
-        if not yes:
-            if self.json:
-                raise SettingsError("reset --json deletes only with --yes")
-            question = f"Delete the checkpoints of {what}? The next start replays their changelogs from the broker."
-            if not click.confirm(question, err=True):
-                return Report({"folder": str(folder), "deleted": []}, ["Nothing was deleted."], ok=False)
+        question = f"Delete the checkpoints of {what}? The next start replays their changelogs from the broker."
+        if not self.agreed(question, yes):
+            return Report({"folder": str(folder), "deleted": []}, ["Nothing was deleted."], ok=False)
         for store in stores:
             shutil.rmtree(store)
         document = {
@@ -88,15 +84,12 @@ class Reset(OperatorCommand):
         for tp, offset in starts.items():
             plans[tp.partition].positions[tp.topic] = offset
         again = sum(ends[tp] - offset for tp, offset in starts.items())
-        if not yes:
-            if self.json:
-                raise SettingsError("reset --json clears state only with --yes")
-            question = (
-                f"Empty every table of {settings.app_id} but what is deployed, and read the input again from "
-                f"{since.isoformat()} on ({again:,} events at most)? Outputs are repeated with the same ids."
-            )
-            if not click.confirm(question, err=True):
-                return Report({"from": since.isoformat(), "reset": False}, ["Nothing was changed."], ok=False)
+        question = (
+            f"Empty every table of {settings.app_id} but what is deployed, and read the input again from "
+            f"{since.isoformat()} on ({again:,} events at most)? Outputs are repeated with the same ids."
+        )
+        if not self.agreed(question, yes):
+            return Report({"from": since.isoformat(), "reset": False}, ["Nothing was changed."], ok=False)
         done = await replace_state(connection, tables, plans, list(starts), self._tell)
         rows = [
             {"topic": tp.topic, "partition": tp.partition, "from": offset, "to": ends[tp]}

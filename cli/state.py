@@ -76,12 +76,6 @@ class StateCommand(OperatorCommand):
 
         return tell
 
-    def agreed(self, question: str, yes: bool) -> bool:
-        """Whether the operator wants it. Raises SettingsError where nobody can be asked."""
-        if self.json and not yes:
-            raise SettingsError(f"{self.ctx.info_name} --json changes something only with --yes")
-        return yes or click.confirm(question, err=True)
-
 
 FILE: Final = argument("file", type=click.Path(path_type=Path, dir_okay=False))
 

@@ -56,6 +56,7 @@ class Slice(Generic[E]):
         "dropped",
         "early",
         "epoch",
+        "erases",
         "events",
         "first",
         "last",
@@ -70,6 +71,7 @@ class Slice(Generic[E]):
         "task",
         "topic",
         "trace",
+        "weight",
         "youngest",
     )
 
@@ -92,11 +94,15 @@ class Slice(Generic[E]):
         """Of those events whose senders keep their traces, where the worker makes spans."""
         self.parents: Mapping[int, bytes] = NO_PARENTS
         """Offset -> the traceparent that outputs of its record carry on, where that isn't the record's own."""
+        self.weight = 0
+        """Bytes of its records, about."""
         self.done = False
         self.alone = False
         """Whether it must not share a batch: an agent failed on records around it."""
         self.begun = False
         """Whether an agent works on it, or has."""
+        self.erases = False
+        """Whether it erases a session."""
         self.early = False
         """Whether its outputs leave at once, as its agent has declared."""
         self.newest = -1
@@ -209,6 +215,7 @@ class Slice(Generic[E]):
             part.early = self.early
             part.accepted_at = self.accepted_at
             part.trace = kept_trace(record)
+            part.weight = self.weight // len(self.events)
             part.events = [event]
             parts.append(part)
         if self.marks is not None:
@@ -223,6 +230,7 @@ class Slice(Generic[E]):
             part.last = following.first - 1
         parts[-1].last = self.last
         parts[-1].size += self.size - len(parts)
+        parts[-1].weight += self.weight - len(parts) * parts[-1].weight
         for offset, letter in self.dropped:
             next(part for part in parts if offset <= part.last).dropped.append((offset, letter))
         for part in parts if self.spans else ():

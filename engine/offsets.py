@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
 from typing import Generic, Protocol, TypeVar
 
 
@@ -19,6 +18,10 @@ class Span(Protocol):
         """Number of records."""
 
     @property
+    def weight(self) -> int:
+        """Bytes of them, about."""
+
+    @property
     def done(self) -> bool:
         """Whether all of it is finished."""
 
@@ -29,7 +32,7 @@ S = TypeVar("S", bound=Span)
 class OffsetTracker(Generic[S]):
     """Where one source partition stands. Offsets may have gaps: compaction and transaction markers leave them."""
 
-    __slots__ = ("_spans", "accepted", "position", "unfinished")
+    __slots__ = ("_spans", "accepted", "position", "unfinished", "weight")
 
     def __init__(self, position: int) -> None:
         self.position = position
@@ -38,6 +41,8 @@ class OffsetTracker(Generic[S]):
         """Next offset to accept: every record before it was handed out."""
         self.unfinished = 0
         """Records handed out and not yet part of the finished prefix."""
+        self.weight = 0
+        """Their bytes, about."""
         self._spans: deque[S] = deque()
 
     @property
@@ -50,6 +55,7 @@ class OffsetTracker(Generic[S]):
         self._spans.append(span)
         self.accepted = span.last + 1
         self.unfinished += span.size
+        self.weight += span.weight
 
     def replace(self, span: S, parts: list[S]) -> None:
         """Puts smaller spans in the place of one that was handed out."""
@@ -58,18 +64,20 @@ class OffsetTracker(Generic[S]):
         for i, part in enumerate(parts):
             self._spans.insert(at + i, part)
 
-    def advance(self) -> Iterator[S]:
-        """The spans that have become part of the finished prefix, in order; position moves behind each."""
-        while self._spans and self._spans[0].done:
-            span = self._spans.popleft()
-            self.unfinished -= span.size
-            self.position = span.last + 1
-            yield span
+    def advance(self) -> S | None:
+        """The next span that has become part of the finished prefix, if there is one; position moves behind it."""
+        if not self._spans or not self._spans[0].done:
+            return None
+        span = self._spans.popleft()
+        self.unfinished -= span.size
+        self.weight -= span.weight
+        self.position = span.last + 1
+        return span
 
     def rewind(self) -> list[S]:
         """Gives up everything unfinished: it will be accepted again from position on. Returns what was dropped."""
         dropped = list(self._spans)
         self._spans.clear()
         self.accepted = self.position
-        self.unfinished = 0
+        self.unfinished = self.weight = 0
         return dropped

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiokafka import TopicPartition
 
+from engine.quota import weigh
 from engine.record import Headers
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ class Outbox:
         """Records that were ever staged."""
         self.count = 0
         """Records staged and not yet taken."""
+        self.weight = 0
+        """Their bytes, about."""
 
     def __bool__(self) -> bool:
         return bool(self._builders)
@@ -40,13 +43,18 @@ class Outbox:
         target = TopicPartition(staged.topic, staged.partition)
         builders = self._builders.setdefault(target, [])
         fill(builders, self._new_builder, staged.keys, staged.values, staged.headers)
+        self.weight += weigh(staged.values, _itself)
         self.count += len(staged.values)
         self.staged += len(staged.values)
 
     def take(self) -> Builders:
         """All that is staged; new outputs go into new batches."""
-        taken, self._builders, self.count = self._builders, {}, 0
+        taken, self._builders, self.count, self.weight = self._builders, {}, 0, 0
         return taken
+
+
+def _itself(value: bytes | None) -> bytes | None:
+    return value
 
 
 def fill(

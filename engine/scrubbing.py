@@ -49,9 +49,9 @@ class Scrubber:
 
     def _stores(self) -> Iterator[PartitionStore]:
         engine = self._engine
-        for holder in (*engine.tasks.values(), *engine.standbys.copies.values()):
-            if holder.store is not None:
-                yield holder.store
+        stores = [task.store for task in engine.tasks.values()]
+        stores += [copy.store for copy in engine.standbys.copies.values()]
+        return (store for store in stores if store is not None)
 
     async def _scrub(self, store: PartitionStore) -> None:
         began = time.monotonic()

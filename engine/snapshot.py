@@ -27,7 +27,7 @@ from engine.store import Meta, PartitionStore
 PATIENCE_S: Final = TRANSACTION_S + 15.0
 """Seconds that a partition may take to be at a commit: a dead worker's transaction may have to time out."""
 SILENT_S: Final = 60.0
-"""Seconds without a record after which a broker is given up: a worker waits for ever, who asked for a command doesn't."""
+"""Seconds without a record after which a broker is given up: a worker waits for ever, an operator doesn't."""
 LOOK_S: Final = 0.02
 TELL_EVERY: Final = 100_000
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from heapq import merge
-from itertools import groupby, takewhile
+from itertools import groupby, islice, takewhile
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar, cast, get_args
 
 import msgspec
@@ -31,8 +31,6 @@ Values = dict[bytes, bytes | None]
 
 RESERVED: Final = b"\xff"
 """First byte of keys that are ours: no UTF-8 text starts with it."""
-PAGE: Final = 1000
-"""Keys looked for in one go."""
 
 
 class Shard(ABC):
@@ -109,16 +107,18 @@ class Shard(ABC):
                 return level[key]
         return self._store.get(self.name, key)
 
-    def items(self, start: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        """Finished values from start on, in key order, at most limit; for views, not for the hot path."""
+    def walk(self, start: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Finished values from start on, in key order; for views, not for the hot path. Not across an await."""
         recent = sorted(key for key in self._recent() if key >= start)
-        found: list[tuple[bytes, bytes]] = []
         for key, _ in groupby(merge(recent, (key for key, _ in self._store.scan(self.name, start)))):
-            if len(found) == limit or key.startswith(RESERVED):
-                break
+            if key.startswith(RESERVED):
+                return
             if (value := self.finished(key)) is not None:
-                found.append((key, value))
-        return found
+                yield key, value
+
+    def items(self, start: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """The first of them."""
+        return list(islice(self.walk(start), limit))
 
     @property
     def about(self) -> int:
@@ -127,14 +127,7 @@ class Shard(ABC):
 
     def keys_with(self, prefix: bytes) -> list[bytes]:
         """Keys of finished values that begin so."""
-        found: list[bytes] = []
-        start = prefix
-        while page := [key for key, _ in self.items(start, PAGE)]:
-            found += takewhile(lambda key: key.startswith(prefix), page)
-            if not page[-1].startswith(prefix):
-                break
-            start = page[-1] + b"\0"
-        return found
+        return list(takewhile(lambda key: key.startswith(prefix), (key for key, _ in self.walk(prefix))))
 
     def _recent(self) -> set[bytes]:
         return {*self._committed, *self._writing}

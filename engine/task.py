@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from aiokafka import TopicPartition
@@ -21,6 +22,7 @@ from engine.meters import Finished
 from engine.offsets import OffsetTracker
 from engine.outputs import Builders, Outbox
 from engine.producer import Producer
+from engine.quota import MAX_BYTES, MAX_STAGED, MAX_UNFINISHED, Quota, weigh
 from engine.record import Record
 from engine.schema import refuse_newer
 from engine.store import Meta, PartitionStore
@@ -31,20 +33,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MAX_UNFINISHED: Final = 4000
-"""Records of a topic that may be at work: what backpressure allows."""
-MAX_STAGED: Final = 20_000
-"""Outputs that may wait for a commit."""
 CHECKPOINT_S: Final = 2.0
 CHECKPOINT_CHUNK: Final = 200
 CHECKPOINT_PAUSE_S: Final = 0.005
 """Values written to RocksDB in one go, about .7 ms, and the pause after it: no event waits long for a checkpoint."""
 CHECKPOINT_VALUES: Final = 50_000
-"""Committed values that may wait for RocksDB."""
+"""Committed values that call for a checkpoint. While one is under way twice as many may come; then nothing is read."""
 CLOSE_S: Final = 5.0
 """What the end of its work may take when a partition is revoked."""
 REOPEN_S: Final = (0.2, 5.0)
 """First and longest pause before a task is opened again."""
+_VALUE: Final[Callable[[Record], bytes | None]] = attrgetter("value")
 REFUSED_S: Final = 60.0
 """Pause before a partition with a newer release's state is looked at again: another worker may have it by then."""
 
@@ -98,6 +97,11 @@ class PartitionTask:
         self._closing = False
         self._erased = ""
         """The newest erasure of a session that no commit has taken yet."""
+        self._quota = Quota()
+        self._held = False
+        """Whether something finished waits for the commit after the next."""
+        self._waiting = 0
+        """Committed values that RocksDB doesn't have, as of the last commit."""
         self._written_to: set[TopicPartition] = set()
         self._early: EarlyOutbox | None = None
         """What doesn't wait for a commit: all outputs without transactions, else those of early agents."""
@@ -169,7 +173,7 @@ class PartitionTask:
         schemas = [table.schema for table in tables.values()]
         refuse_newer(self.partition, written.versions, written.format, schemas, store)  # before a value is read
         self._versioned = {schema.table: schema.version for schema in schemas if schema.version > 1}
-        self._dirty, self._erased = False, ""
+        self._dirty, self._held, self._erased, self._waiting = False, False, "", 0
         self._shards = {name: table.shard(store) for name, table in tables.items()}
         self._trackers = {t: OffsetTracker(store.meta.positions.get(t, 0)) for t in self.topics}
         self._foreign = {t: offset for t, offset in store.meta.positions.items() if t not in self.topics}
@@ -210,6 +214,7 @@ class PartitionTask:
         """What was taken from it is not committed: it opens anew."""
         if self.open:
             self.engine.meters.reopened += 1
+            self._quota.failed()
             self._drop(str(error))
             self._failure.set_exception(error)
             self._failure.exception()  # nobody asks for it when the task is being closed
@@ -245,7 +250,10 @@ class PartitionTask:
 
     def room(self, topic: str) -> bool:
         """Whether more of a topic may be read."""
-        return self.open and self._trackers[topic].unfinished < MAX_UNFINISHED and self.staged_room
+        if not self.open:
+            return False
+        tracker = self._trackers[topic]
+        return tracker.unfinished < MAX_UNFINISHED and tracker.weight < self._share and self.staged_room
 
     def next_offset(self, topic: str) -> int:
         """What is accepted next."""
@@ -260,9 +268,11 @@ class PartitionTask:
             for s in slices:
                 s.alone = True
         else:
-            slices = [Slice(self, topic, records)]
+            size = self._quota.piece
+            slices = [Slice(self, topic, records[i : i + size]) for i in range(0, len(records), size)]
             self._careful.pop(topic, None)
         for s in slices:
+            s.weight = weigh(s.records, _VALUE)
             tracker.accept(s)
         return slices
 
@@ -335,7 +345,7 @@ class PartitionTask:
             tracker.accept(s)
             self.engine.seek_now(TopicPartition(s.topic, self.partition), tracker.accepted)
         erased = {}
-        self._erased = str(s.source(0))
+        s.erases = True
         for name, shard in self._shards.items():
             erased[name] = sum(shard.finished(key) is not None for key in keys[name])
             for key in keys[name]:
@@ -367,9 +377,11 @@ class PartitionTask:
     # -- finishing ----------------------------------------------------------------------------------------------------
 
     def advance(self, topic: str) -> None:
-        """Slices have finished: what is now part of the finished prefix joins the next commit."""
+        """Slices have finished: what is now part of the finished prefix joins the next commit, or, where that has all
+        that it can carry, the one after."""
         moved, newest, now = False, -1, time.monotonic()
-        for s in self._trackers[topic].advance():
+        tracker = self._trackers[topic]
+        while not self._full(tracker) and (s := tracker.advance()) is not None:
             moved, newest = True, max(newest, s.newest)
             self._settle(s)
             self._finished.append(Finished.of(s, now))
@@ -382,6 +394,21 @@ class PartitionTask:
             self.engine.wake.set()
             self.clock.strike()
 
+    def _full(self, tracker: OffsetTracker[Slice[Any]]) -> bool:
+        """Whether the next commit takes no more. An erasure never waits: what comes after it must start anew."""
+        if not self._quota.full(time.monotonic()) or any(s.erases for s in tracker.spans):
+            return False
+        self._held = True
+        return True
+
+    def _go_on(self) -> None:
+        """What was held may join the next commit."""
+        if self._held:
+            self._held = False
+            for topic in self.topics:
+                self.advance(topic)
+            self.engine.wake.set()
+
     def fired(self, firing: Slice[Any]) -> None:
         """What was due was worked on, on finished state: it is part of the next commit."""
         self._settle(firing)
@@ -389,10 +416,21 @@ class PartitionTask:
 
     @property
     def staged_room(self) -> bool:
-        """Whether more outputs may be staged."""
-        return all(box.count < MAX_STAGED for box in (self._outbox, self._early) if box is not None)
+        """Whether more may be staged for the next commit."""
+        if self._quota.full(time.monotonic()) or (self._writing is not None and self._waiting > 2 * CHECKPOINT_VALUES):
+            return False
+        boxes = (box for box in (self._outbox, self._early) if box is not None)
+        return all(box.count < MAX_STAGED and box.weight < self._share for box in boxes)
+
+    @property
+    def _share(self) -> int:
+        """Bytes of the worker's room that are this partition's."""
+        return MAX_BYTES // max(1, len(self.engine.tasks))
 
     def _settle(self, s: Slice[Any]) -> None:
+        self._quota.add(s.size)
+        if s.erases:
+            self._erased = f"{s.topic}/{self.partition}/{s.first}"
         for shard, change in s.changed:
             shard.settle(change)
         for _, letter in s.dropped:
@@ -444,7 +482,7 @@ class PartitionTask:
         outputs = self._outbox.take() if self.engine.exactly_once else {}
         self._written_to = {*records, *outputs}
         finished, self._finished = self._finished, []
-        return Taken(
+        taken = Taken(
             self._foreign | {topic: tracker.position for topic, tracker in self._trackers.items()},
             self.watermark,
             changes,
@@ -455,6 +493,9 @@ class PartitionTask:
             finished,
             time.monotonic(),
         )
+        self._quota.take(time.monotonic(), max(1, len(self.engine.tasks)))
+        self._go_on()
+        return taken
 
     def note(self, ends: Mapping[TopicPartition, int]) -> None:
         """Where the broker has put the records of the commit under way."""
@@ -478,13 +519,15 @@ class PartitionTask:
         self.waits_since = taken.at if self._dirty else None
         self.engine.meters.sent(taken.outputs)
         self.engine.meters.commit_ended(taken.at, taken.finished)
+        self._quota.committed(time.monotonic())
+        self._go_on()
         self._checkpoint()
 
     def _checkpoint(self) -> None:
         """Begins to write committed values to RocksDB when it is time and the last time is over. Not while a commit is
         between taking and absorbing."""
-        waiting = sum(shard.waiting for shard in self._shards.values())
-        due = time.monotonic() - self._checkpointed > CHECKPOINT_S or waiting > CHECKPOINT_VALUES
+        self._waiting = sum(shard.waiting for shard in self._shards.values())
+        due = time.monotonic() - self._checkpointed > CHECKPOINT_S or self._waiting > CHECKPOINT_VALUES
         if due and self._store is not None and self._meta is not None and self._writing is None:
             self._checkpointed = time.monotonic()
             taken = [(shard, shard.hand_over()) for shard in self._shards.values()]
@@ -508,6 +551,7 @@ class PartitionTask:
             self.engine.fatal(error)
         finally:
             self._writing = None
+            self.engine.wake.set()
 
     def _tidy(self, shards: list[Shard]) -> None:
         if not self.open or any(self._shards.get(shard.name) is not shard for shard in shards):

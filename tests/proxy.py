@@ -46,7 +46,8 @@ class Proxy:
         self._links: set[_Link] = set()
         self._lost: set[_Link] = set()
         self._holding = False
-        self._delay_s, self._bytes_per_s = 0.0, float("inf")
+        self._delay_s, self._paces = 0.0, (float("inf"), float("inf"))
+        """And the bytes a second of requests and of answers."""
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
@@ -115,10 +116,11 @@ class Proxy:
 
         self._on_loop(forget)
 
-    def slow(self, delay_s: float = 0.0, bytes_per_s: float = float("inf")) -> None:
-        """Each chunk waits, and each direction of a connection has no more bytes a second; without arguments it is
-        fast again."""
-        self._delay_s, self._bytes_per_s = delay_s, bytes_per_s
+    def slow(self, delay_s: float = 0.0, bytes_per_s: float = float("inf"), answers_per_s: float | None = None) -> None:
+        """Each chunk waits, and each direction of a connection has no more bytes a second (answers_per_s: where that of
+        answers has others); without arguments it is fast again."""
+        self._delay_s = delay_s
+        self._paces = bytes_per_s, bytes_per_s if answers_per_s is None else answers_per_s
 
     def cut(self, chance: random.Random) -> None:
         """One connection is reset."""
@@ -149,7 +151,8 @@ class Proxy:
             await link.flows.wait()
             answers, upstream = await asyncio.open_connection(HOST, self._target, limit=2 * CHUNK)
             link.ends.append(upstream)
-            pumps = [asyncio.create_task(self._pump(link, *way)) for way in ((reader, upstream), (answers, writer))]
+            ways = enumerate(((reader, upstream), (answers, writer)))
+            pumps = [asyncio.create_task(self._pump(link, number, *way)) for number, way in ways]
             self._tasks.update(pumps)
             await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
             for pump in pumps:
@@ -163,10 +166,10 @@ class Proxy:
             self._lost.discard(link)
             self._tasks.discard(task)
 
-    async def _pump(self, link: _Link, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pump(self, link: _Link, way: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):
             while data := await reader.read(CHUNK):
-                wait = self._delay_s + len(data) / self._bytes_per_s
+                wait = self._delay_s + len(data) / self._paces[way]
                 if wait:
                     await asyncio.sleep(wait)
                 await link.flows.wait()

@@ -25,6 +25,8 @@ from web.values import IN_PAGE, Look
 PAGE: Final = 100
 MOST: Final = 1000
 """Values in one answer."""
+LARGEST: Final = 4 << 20
+"""Bytes of them, as they are stored: where that is reached the page ends earlier."""
 
 Limit = Annotated[int, Meta(ge=1, le=MOST)]
 
@@ -134,17 +136,27 @@ class Tables:
         limit, prefix = _limit(given), _stored(table, given.get("prefix", ""))
         start = max(prefix, _stored(table, given["after"]) + b"\0") if "after" in given else prefix
         opened = {n: task for n, task in sorted(self._app.engine.tasks.items()) if task.open}
-        parts: list[list[tuple[bytes, bytes, Shard]]] = []
+        parts: list[list[tuple[bytes, Shard]]] = []
         for task in opened.values():
             if task.open:
                 shard = task.shard(table.name)
-                parts.append([(key, raw, shard) for key, raw in shard.items(start, limit + 1)])
+                parts.append([(key, shard) for key, _ in itertools.islice(shard.walk(start), limit + 1)])
                 await asyncio.sleep(0)  # a long page must not hold up heartbeats
         merged = heapq.merge(*parts, key=lambda item: item[0])
         ours = itertools.takewhile(lambda item: item[0].startswith(prefix), merged)
         found = list(itertools.islice(ours, limit + 1))
-        items = [_item(table, *one) for one in found[:limit]]
-        following = items[-1].key if len(found) > limit else None
+        items: list[Item] = []
+        left, more = LARGEST, len(found) > limit
+        for key, shard in found[:limit]:
+            raw = shard.finished(key)
+            if raw is None:
+                continue  # gone while we looked at the next partition
+            left -= len(raw)
+            if items and left < 0:
+                more = True
+                break
+            items.append(_item(table, key, raw, shard))
+        following = items[-1].key if more and items else None
         return answers.json(Page(table.name, self._app.engine.name, list(opened), items, following))
 
 

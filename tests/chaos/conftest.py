@@ -10,8 +10,16 @@ from pathlib import Path
 import pytest
 
 from tests.kafka import Broker
+from tests.proxy import Proxy
 from tests.rig import Rig, rig_on
 from tests.worker import ROOT, free_port
+
+LISTENERS = """\
+listeners=PLAINTEXT://127.0.0.1:{0},CONTROLLER://127.0.0.1:{1},WORKERS://127.0.0.1:{2}
+advertised.listeners=PLAINTEXT://127.0.0.1:{0},WORKERS://127.0.0.1:{3}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,WORKERS:PLAINTEXT
+"""
+"""Test and broker talk straight to each other; whoever asks at the listener for workers is sent to the proxy."""
 
 
 class OwnKafka:
@@ -72,3 +80,25 @@ def embedded_rig(embedded: Broker, tmp_path: Path) -> Iterator[Rig]:
     """The embedded broker, in a process that no worker's death ends."""
     with rig_on(embedded, tmp_path) as rig:
         yield rig
+
+
+@pytest.fixture(scope="module")
+def wired_kafka(kafka: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Broker, Proxy]]:
+    """A Kafka with a wire for its workers."""
+    first = free_port(4)
+    own = OwnKafka(tmp_path_factory.mktemp("kafka"), LISTENERS.format(*range(first, first + 4)), port=first)
+    own.start()
+    try:
+        with Proxy(first + 3, first + 2) as proxy:
+            yield own.broker, proxy
+    finally:
+        own.stop()
+
+
+@pytest.fixture
+def wire(wired_kafka: tuple[Broker, Proxy]) -> Iterator[Proxy]:
+    """The wire, whole again at the end."""
+    _, proxy = wired_kafka
+    yield proxy
+    proxy.slow()
+    proxy.release()

@@ -238,10 +238,12 @@ async def test_a_copy_forgets_it_too_and_a_request_waits_for_a_worker(rig: Rig) 
     rig.wait_records("predictions", 2)
     heir.start()
     until(lambda: copied(owner) or copied(heir), 60, what="the copy is current", alive=[owner, heir])
+    until(lambda: on_disk(rig, owner) and on_disk(rig, heir), 30, what="both have it on disk", alive=[owner, heir])
     said = await asyncio.to_thread(command, "tables", "erase", SESSION, "--json", **words_of(settings_of(rig)))
     document = json.loads(said.stdout)
     assert (said.returncode, document["state"], document["values"]["sessions"]) == (0, "erased", 1), said.stderr
     assert SESSION not in said.stdout
+    until(lambda: not (on_disk(rig, owner) or on_disk(rig, heir)), 60, what="no file names it", alive=[owner, heir])
     holder = next(worker for worker in (owner, heir) if copied(worker))
     other = heir if holder is owner else owner
     other.kill()
@@ -253,6 +255,17 @@ async def test_a_copy_forgets_it_too_and_a_request_waits_for_a_worker(rig: Rig) 
     assert counts == [1, 1, 1]
     other.expected = False
     rig.terminate()
+
+
+def on_disk(rig: Rig, worker: Worker) -> bool:
+    """Whether a file of the worker's stores names the session."""
+    for path in (rig.folder / f"data-{worker.name}").rglob("*"):
+        try:
+            if path.is_file() and SESSION.encode() in path.read_bytes():
+                return True
+        except FileNotFoundError:  # RocksDB has just removed it
+            continue
+    return False
 
 
 def copied(worker: Worker) -> bool:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from core.errors import BackupError, DamagedFileError
 from engine import archive as module
-from engine.archive import Archive, ArchiveWriter, Manifest, PartitionState
+from engine.archive import Archive, ArchiveWriter, Manifest, Part, PartitionState
 from engine.backup import both, check
 
 CREATED = "2026-01-31T12:00:00+00:00"
@@ -39,6 +39,11 @@ def write(path: Path, state: State) -> Manifest:
     manifest = Manifest("app", "prefix-", CREATED, ["sessions", "timers"], partitions)
     writer.close(manifest)
     return manifest
+
+
+def of_one(part: Part) -> Manifest:
+    """The manifest of a table in one partition."""
+    return Manifest("a", "", CREATED, ["sessions"], [PartitionState(0, {}, {}, -1, "", {}, {"sessions": part})])
 
 
 def read(path: Path) -> State:
@@ -93,7 +98,7 @@ def test_keys_that_do_not_ascend_are_damage(tmp_path: Path) -> None:
     for number, pairs in enumerate(([(b"b", b""), (b"a", b"")], [(b"a", b""), (b"a", b"")])):
         writer = ArchiveWriter(tmp_path / str(number))
         part = writer.part("sessions", 0, pairs)
-        writer.close(Manifest("a", "", CREATED, ["sessions"], [PartitionState(0, {}, {}, -1, "", {}, {"sessions": part})]))
+        writer.close(of_one(part))
         with pytest.raises(DamagedFileError, match="ascend"):
             read(tmp_path / str(number))
 
@@ -102,7 +107,7 @@ def test_a_part_that_is_not_what_the_manifest_says_is_damage(tmp_path: Path) -> 
     writer = ArchiveWriter(tmp_path / "file")
     part = writer.part("sessions", 0, [(b"a", b"1")])
     wrong = msgspec.structs.replace(part, sha256="0" * 64)
-    writer.close(Manifest("a", "", CREATED, ["sessions"], [PartitionState(0, {}, {}, -1, "", {}, {"sessions": wrong})]))
+    writer.close(of_one(wrong))
     with pytest.raises(DamagedFileError, match="the manifest says"):
         read(tmp_path / "file")
 
@@ -124,7 +129,7 @@ def test_a_part_that_is_not_what_the_manifest_says_is_damage(tmp_path: Path) -> 
 def test_a_manifest_that_says_what_can_not_be_is_damage(tmp_path: Path, change: dict[str, Any], told: str) -> None:
     writer = ArchiveWriter(tmp_path / "file")
     part = writer.part("sessions", 0, [(b"a", b"1")])
-    manifest = Manifest("a", "", CREATED, ["sessions"], [PartitionState(0, {}, {}, -1, "", {}, {"sessions": part})])
+    manifest = of_one(part)
     document = msgspec.to_builtins(manifest)
     (document if change.keys() & document.keys() else document["state"][0]).update(change)
     writer._zip.writestr("manifest.json", msgspec.json.encode(document))
@@ -136,7 +141,7 @@ def test_a_manifest_that_says_what_can_not_be_is_damage(tmp_path: Path, change: 
 def test_a_chunk_that_claims_to_be_huge_is_damage_and_not_read(tmp_path: Path) -> None:
     writer = ArchiveWriter(tmp_path / "file")
     part = writer.part("sessions", 0, [(b"a", b"1")])
-    manifest = Manifest("a", "", CREATED, ["sessions"], [PartitionState(0, {}, {}, -1, "", {}, {"sessions": part})])
+    manifest = of_one(part)
     with ZipFile(tmp_path / "other", "x") as other:
         other.writestr("sessions/00000.msgpack", b"\xc6\xff\xff\xff\xff" + bytes(1000))
         other.writestr("manifest.json", msgspec.json.encode(manifest))

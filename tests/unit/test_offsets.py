@@ -19,6 +19,18 @@ class Work:
     size: int
     done: bool = False
 
+    @property
+    def weight(self) -> int:
+        return 100 * self.size
+
+
+def finished(tracker: OffsetTracker[Work]) -> list[Work]:
+    """All that has become part of the finished prefix."""
+    found = []
+    while (work := tracker.advance()) is not None:
+        found.append(work)
+    return found
+
 
 @given(order=st.permutations(range(40)), compacted=st.sets(st.integers(0, 39)))
 def test_a_commit_never_passes_a_record_in_flight(order: list[int], compacted: set[int]) -> None:
@@ -30,10 +42,11 @@ def test_a_commit_never_passes_a_record_in_flight(order: list[int], compacted: s
     for offset in (o for o in order if o in works):
         works[offset].done = True
         in_flight.discard(offset)
-        list(tracker.advance())
+        finished(tracker)
         assert tracker.position <= min(in_flight, default=40)
         assert all(w.done for w in works.values() if w.last < tracker.position)
         assert tracker.unfinished == sum(1 for o in works if o >= tracker.position)
+        assert tracker.weight == 100 * tracker.unfinished
     assert tracker.position == max(works, default=-1) + 1
 
 
@@ -48,7 +61,7 @@ def test_effects_leave_in_the_order_of_their_records_each_once(sizes: list[int],
     left = []
     for work in data.draw(st.permutations(works)):
         work.done = True
-        left += list(tracker.advance())
+        left += finished(tracker)
     assert left == works
     assert tracker.unfinished == 0
 
@@ -59,10 +72,11 @@ def test_a_rewind_gives_up_exactly_what_was_not_in_the_finished_prefix(done: lis
     works = [Work(i, i, 1, flag) for i, flag in enumerate(done)]
     for work in works:
         tracker.accept(work)
-    kept = list(tracker.advance())
+    kept = finished(tracker)
     dropped = tracker.rewind()
     assert kept + dropped == works
     assert tracker.accepted == tracker.position == len(kept)
+    assert tracker.weight == 0
     assert tracker.spans == []
 
 
@@ -73,7 +87,7 @@ def test_one_slice_may_become_many_that_finish_on_their_own() -> None:
     parts = [Work(10, 10, 1), Work(11, 11, 1), Work(12, 12, 1)]
     tracker.replace(whole, parts)
     parts[1].done = True
-    assert list(tracker.advance()) == []
+    assert finished(tracker) == []
     parts[0].done = True
-    assert list(tracker.advance()) == parts[:2]
+    assert finished(tracker) == parts[:2]
     assert tracker.position == 12

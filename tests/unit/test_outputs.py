@@ -43,11 +43,12 @@ def test_what_doesnt_fit_into_one_batch_goes_on_in_the_next() -> None:
     outbox = Outbox(new_builder)
     values = [b"%03d" % n + bytes(97) for n in range(20)]
     outbox.add(staged(values))
-    assert (outbox.count, outbox.staged) == (20, 20)
+    assert (outbox.count, outbox.staged, outbox.weight) == (20, 20, 2000)
     batches = taken(outbox)
     assert len(batches) > 3
     assert [r.value for batch in batches for r in batch] == values
     assert [r.offset for r in batches[1]] == list(range(len(batches[1])))
+    assert (outbox.count, outbox.staged, outbox.weight) == (0, 20, 0)
 
 
 def test_an_output_larger_than_a_batch_has_one_to_itself() -> None:

@@ -140,6 +140,8 @@ def test_a_migration_that_fails_says_where_and_keeps_the_value_to_itself(broken:
 
 
 def test_more_versions_than_a_byte_has_are_an_error() -> None:
+    with pytest.raises(UsageError, match=r"migrations is a function; a tuple of one is written \(function,\)"):
+        of(Table[str, int], lambda value: value)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="255 migrations"):
         Schema("things", [split] * 255)
 

@@ -126,6 +126,11 @@ async def test_a_copy_answers_for_an_owner_that_does_not_where_the_reader_allows
     async with asked.client.get("/tables/notes/k?stale_ok=1") as answer:
         assert (answer.status, await answer.json()) == (200, "as of a moment ago")
         assert answer.headers["X-Staleness-Ms"] == "250"
+    missing = next(
+        key for key in map(str, range(99)) if partition_of(key.encode(), PARTITIONS) == partition_of(b"k", PARTITIONS)
+    )
+    async with asked.client.get(f"/tables/notes/{missing}?stale_ok=1") as answer:
+        assert (answer.status, answer.headers["X-Staleness-Ms"]) == (404, "250")
     store.close()
 
 

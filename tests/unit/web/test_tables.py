@@ -64,6 +64,22 @@ async def test_pages_give_every_value_of_this_worker_once_in_order(start: Start)
     assert seen == [f"b{number:02}" for number in range(57)]
 
 
+async def test_a_page_of_large_values_ends_before_it_costs_much_memory(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("web.tables.LARGEST", 2500)
+    worker = (await start()).own(0, 1, 2, 3)
+    for number in range(9):
+        worker.put(f"b{number}", "x" * (5000 if number == 4 else 990))
+    seen: list[list[str]] = []
+    path = "/tables/notes"
+    while path:
+        _, body = await worker.get(path)
+        seen.append([item["key"] for item in body["items"]])
+        path = f"/tables/notes?after={body['next']}" if body["next"] else ""
+    assert seen == [["b0", "b1"], ["b2", "b3"], ["b4"], ["b5", "b6"], ["b7", "b8"]]
+
+
 @pytest.mark.parametrize("limit", ["0", "1001", "-1", "x", "1e3", "9" * 30, ""])
 async def test_a_page_has_a_bound(start: Start, limit: str) -> None:
     status, body = await (await start()).get(f"/tables/notes?limit={limit}")
