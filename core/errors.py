@@ -26,6 +26,7 @@ HomunculusError
 ├── RequestRefusedError  a control request is answered by one alert; the running deployment stays
 ├── BackupError      state is neither saved nor restored: what was there before is there still
 │   └── DamagedFileError     a file of state isn't what its manifest says
+├── TrialError       a test of an application (engine/testing) can't go on: says what it waits for
 ├── TaskError        the partition's task is dropped and opened again from what is committed
 │   └── CorruptStoreError    its store is damaged: rebuilt from the changelogs
 └── FatalError       the process exits at once, non-zero
@@ -171,6 +172,10 @@ class BackupError(HomunculusError):
 
 class DamagedFileError(BackupError):
     """A file of state isn't what its manifest says."""
+
+
+class TrialError(HomunculusError):
+    """An application under test doesn't do what its test waits for."""
 
 
 class TaskError(HomunculusError):

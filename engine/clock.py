@@ -163,7 +163,7 @@ class PartitionClock:
         """Fires what is due on finished state, and comes back for what is left. What is at work is waited for: the
         watermark doesn't pass events that an agent still has, a key doesn't fire while an agent has an event of it or
         what a firing reads isn't finished."""
-        task, now = self._task, int(time.time() * 1e3)
+        task, now = self._task, self._task.engine.now_ms()
         if self._idle or not task.open:
             return
         self._follow()
@@ -191,6 +191,11 @@ class PartitionClock:
         finally:
             for shard, entry in put_off:
                 shard.expect(entry)
+
+    @property
+    def overdue(self) -> bool:
+        """Whether something is due, as far as is known, that has not fired: it has been put off."""
+        return self._due(Time.EVENT, self._task.watermark) or self._due(Time.PROCESSING, self._task.engine.now_ms())
 
     def _soon(self) -> None:
         if self._again is None:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import socket
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -18,6 +19,7 @@ from core.errors import FatalError, HomunculusError, RightsError, TopicError
 from core.settings import Settings
 from core.topics import TopicSpec
 from engine.admission import REFUSED, in_words
+from engine.changelog import Changelog
 from engine.committer import Committer
 from engine.connection import Connection
 from engine.folder import WorkerFolder
@@ -135,6 +137,14 @@ class Engine:
     def topic_name(self, topic: TopicSpec[Any]) -> str:
         """How the broker names it."""
         return self.settings.topic_prefix + topic.name
+
+    def changelog(self, partition: int) -> Changelog:
+        """The changelogs of a partition's tables."""
+        return Changelog(self.connection, partition, list(self.tables))
+
+    def now_ms(self) -> int:
+        """The clock that timers by the clock go by, ms since epoch."""
+        return int(time.time() * 1e3)
 
     # -- assignment ---------------------------------------------------------------------------------------------------
 

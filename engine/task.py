@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 
-from core.errors import CorruptStoreError, DataFolderError, FencedError, NewerStateError, TaskError
+from core.errors import CorruptStoreError, DataFolderError, FencedError, NewerStateError, TaskError, UsageError
 from engine.admission import REFUSED, in_words
 from engine.batch import Slice, Staged
-from engine.changelog import Changelog
 from engine.clock import PartitionClock
 from engine.early import EarlyOutbox
 from engine.meters import Finished
@@ -152,7 +151,7 @@ class PartitionTask:
         engine, began = self.engine, time.monotonic()
         connection, tables, folder = engine.connection, engine.tables, engine.folder / str(self.partition)
         self._failure = asyncio.get_running_loop().create_future()
-        self._changelog = Changelog(connection, self.partition, list(tables))
+        self._changelog = engine.changelog(self.partition)
         await self._open_outboxes()
         sources = [TopicPartition(topic, self.partition) for topic in self.topics]
         if connection.transactional:
@@ -368,10 +367,16 @@ class PartitionTask:
         return [s for tracker in self._trackers.values() for s in tracker.spans]
 
     def shard(self, table: str) -> Any:
-        """A table's part here. Raises TaskError while the task isn't open."""
+        """A table's part here. Raises TaskError while the task isn't open, UsageError for a table that isn't the
+        worker's."""
         try:
             return self._shards[table]
         except KeyError:
+            if self.open:
+                raise UsageError(
+                    f"table {table!r} is not among this worker's: import its module before create_app, or give it to "
+                    "in_memory() (docs/testing.md)"
+                ) from None
             raise TaskError(f"partition {self.partition} is not open ({self.reason})") from None
 
     # -- finishing ----------------------------------------------------------------------------------------------------

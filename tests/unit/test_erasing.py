@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from pathlib import Path
 from typing import Any, cast
 
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -19,10 +18,11 @@ from core.topics import Direction, TopicSpec
 from engine.agent import Agent, Stream
 from engine.batch import current_slice
 from engine.table import Shard, Table
+from engine.testing import InMemory, in_memory
+from engine.testing.log import changelog_of
 from engine.timers import Timers
 from tables.deployments import Deployments
 from tables.sessions import Sessions
-from tests.partition import Partition
 
 
 class Visit(msgspec.Struct):
@@ -87,14 +87,15 @@ async def erase(stream: Stream[Visit]) -> None:
     await stream.each(handle, concurrency=1)
 
 
+TOPICS = {topic.name: topic for topic in (VISITS, REQUESTS)}
 AGENTS = [Agent(VISITS, note), Agent(REQUESTS, erase)]
 
 
-def seen(partition: Partition, session: str) -> list[int]:
+def seen(trial: InMemory, session: str) -> list[int]:
     """What each table knows of a session's visits; a reminder counts as one."""
     found = []
     for table, key in ((visits, session), (pages, f"{session}/home"), (rows, session), (reminders, session)):
-        shard = cast(Shard, partition.task.shard(table.name))
+        shard = cast(Shard, trial.engine.tasks[0].shard(table.name))
         raw = shard.finished(key.encode())
         if raw is None:
             found.append(0)
@@ -116,10 +117,10 @@ Step = st.one_of(
 )
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None)
 @given(steps=st.lists(Step, max_size=30), batch=st.integers(1, 4))
 async def test_whatever_is_erased_committed_or_crashes_only_visits_after_the_erasure_count(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: list[tuple[str, str]], batch: int
+    steps: list[tuple[str, str]], batch: int
 ) -> None:
     inputs: dict[str, list[str]] = {"visits": [], "requests": []}
     at, counts, sold = Counter[str](), Counter[str](), Counter[str]()
@@ -134,39 +135,38 @@ async def test_whatever_is_erased_committed_or_crashes_only_visits_after_the_era
             else:
                 counts[session] = 0
 
-    async with Partition(AGENTS, TABLES, tmp_path, monkeypatch) as partition:
+    async with in_memory(AGENTS, TABLES, batch=batch) as trial:
         for step, session in [*steps, ("read visits", ""), ("read requests", "")]:
             match step.split():
                 case ["visit"]:
-                    partition.publish([Visit(session)], "visits")
+                    trial.publish(VISITS, [Visit(session)])
                     inputs["visits"].append(session)
                 case ["request"]:
-                    partition.publish([Visit(session)], "requests")
+                    trial.publish(REQUESTS, [Visit(session)])
                     inputs["requests"].append(session)
                 case ["read", topic]:
-                    await partition.send([], topic, batch)
+                    await trial.work(TOPICS[topic])
                     read(topic)
                 case ["commit"]:
-                    partition.commit()
+                    await trial.commit()
                     saved = (at.copy(), counts.copy(), sold.copy())
                 case _:
-                    await partition.crash()
+                    await trial.crash()
                     at, counts, sold = (one.copy() for one in saved)
-        partition.commit()
-        await partition.crash()
+        await trial.commit()
+        await trial.crash()
         for session in "ab":
-            assert seen(partition, session) == expected(counts[session])
-            raw = cast(Shard, partition.task.shard(products.name)).finished(session.encode())
+            assert seen(trial, session) == expected(counts[session])
+            raw = cast(Shard, trial.engine.tasks[0].shard(products.name)).finished(session.encode())
             assert (0 if raw is None else products.decode(raw)) == sold[session]
         if inputs["requests"]:
-            left = {key for name, values in partition.committed.tables.items() for key in values if "rows" not in name}
+            changelogs = [changelog_of(trial.settings.app_id, "", t.name, 0) for t in TABLES if t is not rows]
+            left = {key for changelog in changelogs for key in trial.log.newest(changelog)}
             gone = {s.encode() for s in "ab" if not counts[s] and not sold[s]}
             assert gone.isdisjoint(left)
 
 
-async def test_a_visit_that_is_at_work_when_its_session_is_erased_counts_afterwards_and_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_visit_that_is_at_work_when_its_session_is_erased_counts_afterwards_and_once() -> None:
     begun, gate = asyncio.Event(), asyncio.Event()
 
     async def handle(visit: Visit) -> None:
@@ -180,18 +180,14 @@ async def test_a_visit_that_is_at_work_when_its_session_is_erased_counts_afterwa
         await stream.each(handle, concurrency=4)
 
     agents = [Agent(VISITS, slowly), Agent(REQUESTS, erase)]
-    async with Partition(agents, TABLES, tmp_path, monkeypatch) as partition:
-        await partition.send([Visit("ann"), Visit("ann")])
+    async with in_memory(agents, TABLES) as trial:
+        await trial.send(VISITS, [Visit("ann"), Visit("ann")])
         await begun.wait()  # the second one has read what the first one wrote
-        await partition.send([Visit("ann")], REQUESTS.name)
+        await trial.send(REQUESTS, [Visit("ann")])
         gate.set()
-        await partition.send([])  # the consumer went back to it
-        async with asyncio.timeout(10):
-            while partition.task.unfinished():
-                await asyncio.sleep(0)
-        assert seen(partition, "ann")[0] == 1
-        partition.commit()
-        assert partition.committed.positions == {"visits": 2, "requests": 1}
+        await trial.settle()
+        assert seen(trial, "ann")[0] == 1
+        assert trial.positions() == {"visits": 2, "requests": 1}
 
 
 def test_deployments_are_no_sessions() -> None:

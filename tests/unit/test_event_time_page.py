@@ -7,7 +7,6 @@ import re
 import sys
 from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
@@ -15,10 +14,11 @@ import msgspec
 import pytest
 
 from core.settings import Settings
+from core.topics import LATE
 from engine import agent as agents
 from engine.agent import Agent
 from engine.table import Table
-from tests.partition import Partition
+from engine.testing import in_memory
 from tests.worker import ROOT
 
 PAGE: Final = (ROOT / "docs" / "event_time.md").read_text("utf-8")
@@ -39,33 +39,36 @@ def test_the_page_has_its_examples() -> None:
 
 @pytest.mark.usefixtures("nothing_declared")
 @pytest.mark.parametrize(("code", "lines"), [pytest.param(*rest, id=name) for name, *rest in EXAMPLES])
-async def test_an_example_does_what_the_page_says(
-    code: str, lines: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_example_does_what_the_page_says(code: str, lines: str) -> None:
     module = sys.modules["example"] = ModuleType("example")
     exec(compile(code, "example", "exec"), module.__dict__)
     (agent,) = agents.declared
-    told = await run(agent, lines, tmp_path, monkeypatch)
+    told = await run(agent, lines)
     assert told == lines.splitlines()
 
 
-async def run(agent: Agent[Any], lines: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+async def run(agent: Agent[Any], lines: str) -> list[str]:
     """Sends what is in, event by event, and returns the lines with what really comes out."""
     told: list[str] = []
-    lateness = Settings.model_fields["allowed_lateness"].default
-    assert lateness == timedelta(seconds=10), "as the page says"
-    async with Partition([agent], [*Table.declared.values()], folder, monkeypatch, lateness=lateness) as partition:
+    assert Settings.model_fields["allowed_lateness"].default == timedelta(seconds=10), "as the page says"
+    topics = [*agent.outputs, LATE]
+    async with in_memory([agent], Table.declared.values()) as trial:
         for line in lines.splitlines():
             if not line.startswith("in "):
                 continue
             told.append(line)
-            before = len(partition.committed.outputs)
+            before = {topic.name: len(trial.outputs(topic)) for topic in topics}
             event = msgspec.json.decode(line.removeprefix("in "), type=agent.topic.value)
-            await partition.send([event])
-            partition.commit()
-            for output in partition.committed.outputs[before:]:
-                shown = line_of(output.json, told) if output.topic == "late" else json.dumps(output.json)
-                told.append(f"out   {output.topic} {shown}")
+            await trial.send(agent.topic, [event])
+            await trial.settle()
+            for topic in topics:
+                for output in trial.outputs(topic)[before[topic.name] :]:
+                    shown = (
+                        line_of(json.loads(output.value), told)
+                        if topic is LATE
+                        else json.dumps(msgspec.to_builtins(output.value))
+                    )
+                    told.append(f"out   {topic.name} {shown}")
     return told
 
 

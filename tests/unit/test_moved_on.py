@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Any, Final, cast
 
 import msgspec
-import pytest
 
 from core.errors import DataFolderError, TaskError
 from core.topics import Direction, TopicSpec
 from engine.agent import Agent, Stream
 from engine.table import Table
-from tests.partition import Partition
+from engine.testing import in_memory
 
 
 class Order(msgspec.Struct):
@@ -31,9 +29,7 @@ ORDERS: Final = TopicSpec("orders", "session", Order, Direction.IN)
 handled = Handled()
 
 
-async def test_an_order_that_was_at_work_when_its_partition_moved_on_is_handled_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_order_that_was_at_work_when_its_partition_moved_on_is_handled_once() -> None:
     gate, begun = asyncio.Event(), asyncio.Event()
 
     async def handle(order: Order) -> None:
@@ -44,22 +40,16 @@ async def test_an_order_that_was_at_work_when_its_partition_moved_on_is_handled_
     async def serve(stream: Stream[Order]) -> None:
         await stream.each(handle, concurrency=4)
 
-    async with Partition([Agent(ORDERS, serve)], [handled], tmp_path, monkeypatch) as partition:
-        await partition.send([Order("ann", "o1")])
+    async with in_memory([Agent(ORDERS, serve)], [handled]) as trial:
+        await trial.send(ORDERS, [Order("ann", "o1")])
         await begun.wait()
-        partition.task.read_again()
+        trial.engine.tasks[0].read_again()
         gate.set()
-        await partition.send([])
-        async with asyncio.timeout(10):
-            while partition.task.unfinished() or partition.task.idle:
-                await asyncio.sleep(0)
-        partition.commit()
-        assert partition.committed.tables["test-handled"] == {b"ann": b'\x00\x01["o1"]'}
+        await trial.settle()
+        assert trial.values(handled) == {"ann": ["o1"]}
 
 
-async def test_an_order_whose_partition_fails_under_it_is_done_again_and_no_dead_letter(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_order_whose_partition_fails_under_it_is_done_again_and_no_dead_letter() -> None:
     failed: list[str] = []
 
     async def handle(order: Order) -> None:
@@ -71,24 +61,15 @@ async def test_an_order_whose_partition_fails_under_it_is_done_again_and_no_dead
     async def serve(stream: Stream[Order]) -> None:
         await stream.each(handle, concurrency=4)
 
-    async with Partition([Agent(ORDERS, serve)], [handled], tmp_path, monkeypatch) as partition:
-        await partition.send([Order("ann", "o1")])
-        async with asyncio.timeout(10):
-            while partition.task.next_offset(ORDERS.name) > 0 and partition.task.unfinished():
-                await asyncio.sleep(0)
-        await partition.send([])
-        async with asyncio.timeout(10):
-            while partition.task.unfinished() or partition.task.idle:
-                await asyncio.sleep(0)
-        partition.commit()
-        assert partition.committed.tables["test-handled"] == {b"ann": b'\x00\x01["o1"]'}
-        assert partition.outputs("dead-letters") == []
+    async with in_memory([Agent(ORDERS, serve)], [handled]) as trial:
+        await trial.send(ORDERS, [Order("ann", "o1")])
+        await trial.settle()
+        assert trial.values(handled) == {"ann": ["o1"]}
+        assert trial.dead_letters() == []
         assert failed == ["o1"]
 
 
-async def test_a_disk_that_fails_under_an_order_ends_the_worker_and_makes_no_dead_letter(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_disk_that_fails_under_an_order_ends_the_worker_and_makes_no_dead_letter() -> None:
     wrong = DataFolderError("the disk is gone")
     ended: asyncio.Queue[BaseException] = asyncio.Queue()
 
@@ -98,10 +79,10 @@ async def test_a_disk_that_fails_under_an_order_ends_the_worker_and_makes_no_dea
     async def serve(stream: Stream[Order]) -> None:
         await stream.each(handle, concurrency=4)
 
-    async with Partition([Agent(ORDERS, serve)], [handled], tmp_path, monkeypatch) as partition:
-        cast(Any, partition.task.engine).fatal = ended.put_nowait
-        await partition.send([Order("ann", "o1")])
+    async with in_memory([Agent(ORDERS, serve)], [handled]) as trial:
+        cast(Any, trial.engine).fatal = ended.put_nowait
+        await trial.send(ORDERS, [Order("ann", "o1")])
         assert await asyncio.wait_for(ended.get(), 10) is wrong
-        partition.commit()
-        assert partition.outputs("dead-letters") == []
-        assert partition.task.unfinished(), "the order waits for the next start"
+        await trial.commit()
+        assert trial.dead_letters() == []
+        assert trial.engine.tasks[0].unfinished(), "the order waits for the next start"

@@ -24,11 +24,12 @@ from engine.columns import ColumnShard, RowCodec
 from engine.patterns import Pattern
 from engine.schema import EXPIRES, Migration, Schema
 from engine.store import PartitionStore, RocksMemory
-from engine.table import KeyValueShard, Table
+from engine.table import Table
+from engine.testing import in_memory
+from engine.testing.log import changelog_of
 from engine.windows import Tumbling, Windows
 from tables.accumulators import FAMILIES
 from tables.sessions import Sessions
-from tests.partition import Partition
 
 
 @pytest.fixture(autouse=True)
@@ -211,55 +212,47 @@ def counting(table: Any, add: Callable[[Any], Any], topic: TopicSpec[Any] = VISI
     return Agent(topic, body)
 
 
-def stored(partition: Partition, table: Any, key: str) -> Any:
-    raw = cast(KeyValueShard, partition.task.shard(table.name)).finished(key.encode())
-    return None if raw is None else table.decode(raw)
-
-
-async def test_an_older_release_keeps_a_partition_closed_once_a_newer_one_has_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_older_release_keeps_a_partition_closed_once_a_newer_one_has_written() -> None:
     old, new = of(Table[str, int]), of(Table[str, list[int]], (lambda n: [n],))
     before = counting(old, lambda n: (n or 0) + 1)
     after = counting(new, lambda n: [*(n or []), 1])
-    async with Partition([before], [old], tmp_path, monkeypatch) as partition:
-        await partition.send([Visit("ann"), Visit("bob"), Visit("ann")])
-        partition.commit()
-        await partition.release([after], [new])
-        await partition.release([before], [old])  # rolled back before anything was written: all is well
-        assert stored(partition, old, "ann") == 2
-        await partition.release([after], [new])
-        await partition.send([Visit("ann")])
-        partition.commit()
-        assert stored(partition, new, "ann") == [2, 1]
-        assert stored(partition, new, "bob") == [1]
-        kept = dict(partition.committed.tables["things"])
+    async with in_memory([before], [old]) as trial:
+        await trial.send(VISITS, [Visit("ann"), Visit("bob"), Visit("ann")])
+        await trial.commit()
+        await trial.release([after], [new])
+        await trial.release([before], [old])  # rolled back before anything was written: all is well
+        assert trial.value(old, "ann") == 2
+        await trial.release([after], [new])
+        await trial.send(VISITS, [Visit("ann")])
+        await trial.commit()
+        assert trial.value(new, "ann") == [2, 1]
+        assert trial.value(new, "bob") == [1]
+        things = changelog_of(trial.settings.app_id, "", "things", 0)
+        kept = trial.log.newest(things)
 
-        await partition.release([before], [old])
-        assert partition.closed
-        assert "partition 0, key 'ann'" in partition.task.reason
-        assert "version 2, this one knows 1" in partition.task.reason
-        assert not partition.task.room(VISITS.name)
-        partition.commit()
-        assert partition.committed.tables["things"] == kept
+        await trial.release([before], [old])
+        assert trial.closed.keys() == {0}
+        assert "partition 0, key 'ann'" in trial.closed[0]
+        assert "version 2, this one knows 1" in trial.closed[0]
+        assert not trial.engine.tasks[0].room(VISITS.name)
+        await trial.commit()
+        assert trial.log.newest(things) == kept
 
-        await partition.release([after], [new])
-        assert stored(partition, new, "ann") == [2, 1]
+        await trial.release([after], [new])
+        assert trial.value(new, "ann") == [2, 1]
 
 
-async def test_what_only_the_newer_release_reads_waits_for_it_where_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_only_the_newer_release_reads_waits_for_it_where_it_was() -> None:
     visits = of(Table[str, int])
     more = of(Table[str, int], name="more")
     one = counting(visits, lambda n: (n or 0) + 1)
     two = counting(more, lambda n: (n or 0) + 1, NOTES)
-    async with Partition([one, two], [visits, more], tmp_path, monkeypatch) as partition:
-        await partition.send([Visit("ann")] * 3, NOTES.name)
-        partition.commit()
-        await partition.release([one], [visits])
-        await partition.send([Visit("ann")])
-        partition.commit()
-        await partition.release([one, two], [visits, more])
-        assert not await partition.read(10, NOTES.name)
-        assert stored(partition, more, "ann") == 3
+    async with in_memory([one, two], [visits, more]) as trial:
+        await trial.send(NOTES, [Visit("ann")] * 3)
+        await trial.commit()
+        await trial.release([one], [visits])
+        await trial.send(VISITS, [Visit("ann")])
+        await trial.commit()
+        await trial.release([one, two], [visits, more])
+        assert not await trial.read(NOTES, 10)
+        assert trial.value(more, "ann") == 3

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final, cast
 
 import msgspec
-import pytest
 
 from core.errors import TaskError
 from core.topics import PREDICTIONS, Direction, TopicSpec
 from engine.agent import Agent, Stream
-from tests.partition import Partition
+from engine.testing import in_memory
 
 
 class Order(msgspec.Struct):
@@ -40,28 +38,26 @@ class Sends:
         await self.under_way[-1]
 
 
-async def test_a_send_that_ends_after_its_partition_has_opened_anew_confirms_nothing_of_the_new_life(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_send_that_ends_after_its_partition_has_opened_anew_confirms_nothing_of_the_new_life() -> None:
     sends = Sends()
-    async with Partition([Agent(ORDERS, announce)], [], tmp_path, monkeypatch) as partition:
-        engine = cast(Any, partition.task.engine)
-        started, engine.exactly_once = engine.committer.producer, False
+    async with in_memory([Agent(ORDERS, announce)], [], guarantee="at_least_once") as trial:
+        committer, task = cast(Any, trial.engine.committer), trial.engine.tasks[0]
+        started = committer.producer
 
         async def producer() -> Any:
             return SimpleNamespace(new_builder=(await started()).new_builder, send=sends.send)
 
-        engine.committer.producer = engine.committer.early_producer = producer
-        partition.task.fail(TaskError("from now on without transactions"))
-        await until(lambda: partition.task.open)
-        await partition.send([Order("ann")] * 5)
+        committer.producer = committer.early_producer = producer
+        task.fail(TaskError("from now on with sends that take their time"))
+        await until(lambda: task.open)
+        await trial.send(ORDERS, [Order("ann")] * 5)
         await until(lambda: len(sends.under_way) == 1)
-        partition.task.fail(TaskError("the broker did not take a write"))
-        await until(lambda: partition.task.open)
-        await partition.send([Order("ben")])
+        task.fail(TaskError("the broker did not take a write"))
+        await until(lambda: task.open)
+        await trial.send(ORDERS, [Order("ben")])
         await until(lambda: len(sends.under_way) == 2)
         sends.under_way[0].set_result(None)
-        waiting = asyncio.create_task(cast(Any, partition.task)._early.until_sent(1))
+        waiting = asyncio.create_task(cast(Any, task)._early.until_sent(1))
         done, _ = await asyncio.wait([waiting], timeout=0.1)
         assert not done, "the commit would have spoken of an output that has not left"
         sends.under_way[1].set_result(None)

@@ -5,21 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import msgspec
-import pytest
 
 from core.topics import Direction, TopicSpec
 from engine.agent import Agent, Stream
-from engine.batch import current_slice
+from engine.batch import Slice, current_slice
 from engine.patterns import Pattern
 from engine.table import Table
+from engine.testing import InMemory, in_memory
+from engine.testing.log import changelog_of
 from engine.timed import Time
 from engine.timers import Timers
 from engine.windows import Session, Sliding, Tumbling, Window, Windows
-from tests.partition import Partition
 
 START: Final = 1_700_000_000_000
 """A multiple of all window sizes here."""
@@ -171,21 +170,31 @@ async def follow(stream: Stream[Step]) -> None:
 FOLLOW: Final = Agent(STEPS, follow, (SAID,), event_time=True)
 
 
-def run(folder: Path, body: Any, *of: Agent[Any]) -> Partition:
-    """Runs body(partition), by default of follow(), commits, and returns the partition with what is committed."""
+def run(body: Any, *of: Agent[Any]) -> InMemory:
+    """Runs body(trial), by default of follow(), commits, and returns the trial with what is committed."""
 
-    async def inside() -> Partition:
-        with pytest.MonkeyPatch.context() as patch:
-            async with Partition(of or [FOLLOW], TABLES, folder, patch, lateness=ms(LATENESS)) as partition:
-                await body(partition)
-                partition.commit()
-                return partition
+    async def inside() -> InMemory:
+        async with in_memory(of or [FOLLOW], TABLES, allowed_lateness=ms(LATENESS)) as trial:
+            await body(trial)
+            await trial.commit()
+            return trial
 
     return asyncio.run(inside())
 
 
-def said(partition: Partition, *kinds: str) -> list[Any]:
-    return [output.json for output in partition.outputs("said") if not kinds or output.json[0] in kinds]
+def said(trial: InMemory, *kinds: str) -> list[Any]:
+    return [output.value for output in trial.outputs(SAID) if not kinds or output.value[0] in kinds]
+
+
+def left(trial: InMemory, *tables: Table[Any, Any]) -> set[bytes]:
+    """Keys that have a committed value."""
+    changelogs = [changelog_of(trial.settings.app_id, "", table.name, 0) for table in tables]
+    return {key for changelog in changelogs for key in trial.log.newest(changelog)}
+
+
+def unfinished(trial: InMemory) -> list[Slice[Any]]:
+    """What an agent has, or will get."""
+    return trial.engine.tasks[0].unfinished()
 
 
 async def until(condition: Any) -> None:

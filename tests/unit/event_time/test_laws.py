@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -11,14 +10,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.partition import Partition
+from engine.testing import InMemory
 from tests.unit.event_time.following import (
     END,
     LATENESS,
     START,
+    STEPS,
     Step,
+    alarms,
+    corrections,
+    left,
+    minutes,
+    overlapping,
     run,
     said,
+    visits,
 )
 
 Ordered = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 30), st.integers(0, LATENESS)), max_size=25)
@@ -39,20 +45,20 @@ def steps(ordered: list[tuple[str, int, int]], actions: str) -> tuple[list[Step]
     return [step for _, step in made] + [end], [step for _, step in arrived] + [end]
 
 
-def drive(folder: Path, arrived: list[Step], plan: list[tuple[int, str]]) -> Partition:
+def drive(arrived: list[Step], plan: list[tuple[int, str]]) -> InMemory:
     """Works on what arrived, in batches as planned, with commits and crashes between them."""
 
-    async def body(partition: Partition) -> None:
-        partition.publish(arrived)
+    async def body(trial: InMemory) -> None:
+        trial.publish(STEPS, arrived)
         for size, then in plan:
-            await partition.read(size)
+            await trial.read(STEPS, size)
             if then == "commit":
-                partition.commit()
+                await trial.commit()
             elif then == "crash":
-                await partition.crash()
-        await partition.send([], batch=7)
+                await trial.crash()
+        await trial.work(STEPS)
 
-    return run(folder, body)
+    return run(body)
 
 
 def recount(ordered: list[Step]) -> list[Any]:
@@ -81,15 +87,15 @@ def recount(ordered: list[Step]) -> list[Any]:
 
 
 def windows_of_shuffled_events_are_those_of_ordered_ones(
-    folder: Path, ordered: list[tuple[str, int, int]], plan: list[tuple[int, str]]
+    ordered: list[tuple[str, int, int]], plan: list[tuple[int, str]]
 ) -> None:
     in_order, arrived = steps(ordered, "window")
-    partition = drive(folder, arrived, plan)
-    found = said(partition, "test-tumbling", "test-sliding", "test-session")
+    trial = drive(arrived, plan)
+    found = said(trial, "test-tumbling", "test-sliding", "test-session")
     assert sorted(found) == recount(in_order[:-1])
     assert [one[3] for one in found] == sorted(one[3] for one in found), "in the order of their ends"
-    assert partition.outputs("late") == []
-    assert not any(partition.committed.tables.get(name) for name in ("test-tumbling", "test-sliding", "test-session"))
+    assert trial.late() == []
+    assert not left(trial, minutes, overlapping, visits)
 
 
 def pairs(ordered: list[Step]) -> list[Any]:
@@ -111,12 +117,12 @@ def pairs(ordered: list[Step]) -> list[Any]:
 
 
 def a_pattern_finds_the_same_pairs_in_whatever_order_they_arrive(
-    folder: Path, ordered: list[tuple[str, int, int]], plan: list[tuple[int, str]]
+    ordered: list[tuple[str, int, int]], plan: list[tuple[int, str]]
 ) -> None:
     in_order, arrived = steps(ordered, "first then first then then")
-    partition = drive(folder, arrived, plan)
-    assert sorted(said(partition, "match", "timeout")) == pairs(in_order)
-    assert not partition.committed.tables.get("test-corrections")
+    trial = drive(arrived, plan)
+    assert sorted(said(trial, "match", "timeout")) == pairs(in_order)
+    assert not left(trial, corrections)
 
 
 Steps = st.lists(
@@ -159,14 +165,14 @@ def told(arrived: list[Step]) -> tuple[list[Any], list[Step]]:
 
 
 def timers_fire_once_and_in_order_whatever_the_batches_with_crashes_between(
-    folder: Path, arrived: list[Step], plan: list[tuple[int, str]]
+    arrived: list[Step], plan: list[tuple[int, str]]
 ) -> None:
     arrived = [*arrived, Step("end", END)]
     out, late = told(arrived)
-    partition = drive(folder, arrived, plan)
-    assert said(partition) == out
-    assert [msgspec.json.decode(one.value, type=Step) for one in partition.outputs("late")] == late
-    assert not partition.committed.tables.get("test-alarms")
+    trial = drive(arrived, plan)
+    assert said(trial) == out
+    assert [msgspec.json.decode(one.value, type=Step) for one in trial.late()] == late
+    assert not left(trial, alarms)
 
 
 LAWS: Final = [
@@ -179,12 +185,10 @@ MANY: Final = pytest.param(300, marks=[pytest.mark.long, pytest.mark.timeout(900
 
 @pytest.mark.parametrize("examples", [15, MANY])
 @pytest.mark.parametrize(("law", "events"), LAWS)
-def test_neither_order_nor_batches_nor_crashes_change_what_comes_out(
-    tmp_path_factory: pytest.TempPathFactory, law: Any, events: Any, examples: int
-) -> None:
+def test_neither_order_nor_batches_nor_crashes_change_what_comes_out(law: Any, events: Any, examples: int) -> None:
     @settings(max_examples=examples, deadline=None)
     @given(events, Plan)
     def check(happens: Any, plan: list[tuple[int, str]]) -> None:
-        law(tmp_path_factory.mktemp("p"), happens, plan)
+        law(happens, plan)
 
     check()

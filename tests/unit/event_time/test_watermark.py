@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -13,14 +12,18 @@ from core.errors import SettingsError, UsageError
 from core.settings import Settings
 from core.topics import Direction, TopicSpec
 from engine.agent import Agent, Stream, agent
-from tests.partition import Partition
+from engine.testing import InMemory
 from tests.unit.event_time.following import (
     FOLLOW,
     LATENESS,
     SAID,
     START,
+    STEPS,
+    TABLES,
     Step,
     follow,
+    left,
+    minutes,
     ms,
     run,
     said,
@@ -28,16 +31,16 @@ from tests.unit.event_time.following import (
 )
 
 
-def test_a_late_event_goes_to_late_as_it_came_with_how_late_it_is(folder: Path) -> None:
+def test_a_late_event_goes_to_late_as_it_came_with_how_late_it_is() -> None:
     late = Step("b", START + 75)
 
-    async def body(partition: Partition) -> None:
-        await partition.send([Step("a", START + 100), Step("c", START + 80), late])
+    async def body(trial: InMemory) -> None:
+        await trial.send(STEPS, [Step("a", START + 100), Step("c", START + 80), late])
 
-    partition = run(folder, body)
-    assert [key for _, key, _ in said(partition)] == ["a", "c"]
-    (copy,) = partition.outputs("late")
-    assert (copy.key, copy.value) == (b"b", msgspec.json.encode(late))
+    trial = run(body)
+    assert [key for _, key, _ in said(trial)] == ["a", "c"]
+    (copy,) = trial.late()
+    assert (copy.key, copy.value) == ("b", msgspec.json.encode(late))
     assert copy.headers["source"] == "steps/0/2"
     assert copy.headers["late-ms"] == "5"
     assert copy.headers["event-time"] == "2023-11-14T22:13:20.075Z"
@@ -45,31 +48,28 @@ def test_a_late_event_goes_to_late_as_it_came_with_how_late_it_is(folder: Path) 
     assert {"traceparent", "time"} <= copy.headers.keys()
 
 
-def test_an_event_ahead_of_the_clock_makes_nobody_late_and_waits_for_its_time(folder: Path) -> None:
+def test_an_event_ahead_of_the_clock_makes_nobody_late_and_waits_for_its_time() -> None:
     ahead = Step("b", 4_000_000_000_000, 1, "window")
 
-    async def body(partition: Partition) -> None:
-        await partition.send([Step("a", START + 100), ahead, Step("c", START + 90)])
+    async def body(trial: InMemory) -> None:
+        await trial.send(STEPS, [Step("a", START + 100), ahead, Step("c", START + 90)])
 
-    partition = run(folder, body)
-    assert [key for _, key, _ in said(partition)] == ["a", "b", "c"]
-    assert partition.committed.watermark == START + 80
-    assert partition.committed.tables["test-tumbling"].keys() == {b"b"}
+    trial = run(body)
+    assert [key for _, key, _ in said(trial)] == ["a", "b", "c"]
+    assert trial.watermark() == START + 80
+    assert left(trial, minutes) == {b"b"}
 
 
-def test_the_watermark_never_goes_back_not_even_with_more_lateness_after_a_restart(
-    folder: Path, patch: pytest.MonkeyPatch
-) -> None:
-    async def body(partition: Partition) -> None:
-        await partition.send([Step("a", START + 100)])
-        partition.commit()
-        partition._settings = partition._settings.model_copy(update={"allowed_lateness": ms(1000)})
-        await partition.crash()
-        await partition.send([Step("b", START + 70), Step("c", START + 85)])
+def test_the_watermark_never_goes_back_not_even_with_more_lateness_after_a_restart() -> None:
+    async def body(trial: InMemory) -> None:
+        await trial.send(STEPS, [Step("a", START + 100)])
+        await trial.commit()
+        await trial.release([FOLLOW], TABLES, allowed_lateness=ms(1000))
+        await trial.send(STEPS, [Step("b", START + 70), Step("c", START + 85)])
 
-    partition = run(folder, body)
-    assert [key for _, key, _ in said(partition)] == ["a", "c"]
-    assert partition.committed.watermark == START + 80
+    trial = run(body)
+    assert [key for _, key, _ in said(trial)] == ["a", "c"]
+    assert trial.watermark() == START + 80
 
 
 @pytest.mark.parametrize("wrong", ["-1", "soon"])
@@ -90,33 +90,33 @@ def test_event_time_needs_a_time() -> None:
 OTHERS: Final = TopicSpec("others", "session", Step, Direction.IN)
 
 
-def test_a_topic_with_a_backlog_holds_the_watermark_back_and_an_idle_one_does_not(folder: Path) -> None:
+def test_a_topic_with_a_backlog_holds_the_watermark_back_and_an_idle_one_does_not() -> None:
     others = Agent(OTHERS, follow, (SAID,), event_time=True)
     backlog = [Step("b", START + at, at, "window") for at in (10, 30, 60, 90)]
 
-    async def body(partition: Partition) -> None:
-        partition.publish(backlog, "others")
-        await partition.send([Step("a", START + 1000)])
-        await partition.read(1, "others")
-        partition.commit()
-        await partition.crash()  # and it isn't forgotten who was behind
-        await partition.send([Step("a", START + 1001)])
-        while await partition.read(1, "others"):
+    async def body(trial: InMemory) -> None:
+        trial.publish(OTHERS, backlog)
+        await trial.send(STEPS, [Step("a", START + 1000)])
+        await trial.read(OTHERS, 1)
+        await trial.commit()
+        await trial.crash()  # and it isn't forgotten who was behind
+        await trial.send(STEPS, [Step("a", START + 1001)])
+        while await trial.read(OTHERS, 1):
             pass
-        partition.commit()
-        assert partition.committed.watermark == START + 1001 - LATENESS
-        await partition.send([Step("a", START + 2000)])
+        await trial.commit()
+        assert trial.watermark() == START + 1001 - LATENESS
+        await trial.send(STEPS, [Step("a", START + 2000)])
 
-    partition = run(folder, body, FOLLOW, others)
-    assert partition.outputs("late") == []
-    assert said(partition, "test-tumbling") == [
+    trial = run(body, FOLLOW, others)
+    assert trial.late() == []
+    assert said(trial, "test-tumbling") == [
         ["test-tumbling", "b", START, START + 50, [10, 30]],
         ["test-tumbling", "b", START + 50, START + 100, [60, 90]],
     ]
-    assert partition.committed.watermark == START + 2000 - LATENESS
+    assert trial.watermark() == START + 2000 - LATENESS
 
 
-def test_the_watermark_does_not_pass_an_event_that_another_agent_still_has(folder: Path) -> None:
+def test_the_watermark_does_not_pass_an_event_that_another_agent_still_has() -> None:
     gate, has = asyncio.Event(), asyncio.Event()
 
     async def slowly(stream: Stream[Step]) -> None:
@@ -126,17 +126,17 @@ def test_the_watermark_does_not_pass_an_event_that_another_agent_still_has(folde
                 await gate.wait()
                 work(step)
 
-    async def body(partition: Partition) -> None:
-        await partition.send([Step("b", START + 10, 1, "window"), Step("b", START + 60)])
-        partition.publish([Step("b", START + 45, 2, "window")], "others")
-        reading = asyncio.create_task(partition.read(10, "others"))
+    async def body(trial: InMemory) -> None:
+        await trial.send(STEPS, [Step("b", START + 10, 1, "window"), Step("b", START + 60)])
+        trial.publish(OTHERS, [Step("b", START + 45, 2, "window")])
+        reading = asyncio.create_task(trial.read(OTHERS, 10))
         await has.wait()
-        await partition.send([Step("a", START + 1000), Step("a", START + 1001)])
-        partition.commit()
-        assert not said(partition, "test-tumbling")
+        await trial.send(STEPS, [Step("a", START + 1000), Step("a", START + 1001)])
+        await trial.commit()
+        assert not said(trial, "test-tumbling")
         gate.set()
         await reading
 
-    partition = run(folder, body, FOLLOW, Agent(OTHERS, slowly, (SAID,), event_time=True))
-    assert said(partition, "test-tumbling") == [["test-tumbling", "b", START, START + 50, [1, 2]]]
-    assert partition.committed.watermark == START + 1001 - LATENESS
+    trial = run(body, FOLLOW, Agent(OTHERS, slowly, (SAID,), event_time=True))
+    assert said(trial, "test-tumbling") == [["test-tumbling", "b", START, START + 50, [1, 2]]]
+    assert trial.watermark() == START + 1001 - LATENESS
