@@ -108,8 +108,9 @@ class InMemory(Trial):
     async def __aenter__(self) -> Self:
         settings = self.settings
         self._folder = tempfile.TemporaryDirectory(prefix="homunculus-trial-")
+        self._thread = InferenceThread()
         self.models = LiveModels(
-            ModelStore(settings.model_store), Device.of(settings.device), InferenceThread(), settings.default_model
+            ModelStore(settings.model_store), Device.of(settings.device), self._thread, settings.default_model
         )
         try:
             await self._open()
@@ -123,6 +124,7 @@ class InMemory(Trial):
     ) -> None:
         await self._close()
         self.models.close()
+        await self._thread.close()
         self._folder.cleanup()
 
     # -- as on a broker -----------------------------------------------------------------------------------------------
