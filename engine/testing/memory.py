@@ -6,7 +6,7 @@ import asyncio
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
@@ -102,30 +102,28 @@ class InMemory(Trial):
         if len({agent.topic.name for agent in self._agents}) < len(self._agents):
             raise UsageError("two of these agents read the same topic: one agent a topic, as in a worker")
         self._tables = {table.name: table for table in tables}
+        self._feeds: dict[str, _Feed] = {}
         self._lives = 0
         self._ahead = timedelta(0)
 
     async def __aenter__(self) -> Self:
         settings = self.settings
-        self._folder = tempfile.TemporaryDirectory(prefix="homunculus-trial-")
-        self._thread = InferenceThread()
-        self.models = LiveModels(
-            ModelStore(settings.model_store), Device.of(settings.device), self._thread, settings.default_model
-        )
-        try:
+        device, store = Device.of(settings.device), ModelStore(settings.model_store)
+        async with AsyncExitStack() as stack:
+            self._folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="homunculus-trial-")))
+            thread = InferenceThread()
+            stack.push_async_callback(thread.close)
+            self.models = LiveModels(store, device, thread, settings.default_model)
+            stack.callback(self.models.close)
+            stack.push_async_callback(self._close)
             await self._open()
-        except BaseException:
-            await self.__aexit__(None, None, None)
-            raise
+            self._stack = stack.pop_all()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._close()
-        self.models.close()
-        await self._thread.close()
-        self._folder.cleanup()
+        await self._stack.aclose()
 
     # -- as on a broker -----------------------------------------------------------------------------------------------
 
@@ -214,9 +212,9 @@ class InMemory(Trial):
         """What is finished survives from now on."""
         await self.engine.committer.commit()
 
-    async def elapse(self, time: timedelta) -> None:
+    async def elapse(self, by: timedelta) -> None:
         """Moves the clock that timers by the clock go by, and fires what is due."""
-        self._ahead += time
+        self._ahead += by
         self.engine.ahead = self._ahead
         for task in self.engine.tasks.values():
             task.clock.strike()
@@ -262,8 +260,7 @@ class InMemory(Trial):
 
     async def _open(self) -> None:
         self._lives += 1
-        data = Path(self._folder.name, str(self._lives))
-        settings = self.settings.model_copy(update={"data_dir": data})
+        settings = self.settings.model_copy(update={"data_dir": self._folder / str(self._lives)})
         self.engine = engine = MemoryEngine(settings, self._tables, self.models, self.log)
         engine.ahead = self._ahead
         names = {engine.topic_name(agent.topic): agent for agent in self._agents}

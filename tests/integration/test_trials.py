@@ -16,7 +16,7 @@ from agents.scoring import score
 from core.errors import TrialError
 from core.events import Observation
 from core.topics import OBSERVATIONS, PREDICTIONS
-from engine.testing import Trial, in_memory, on_broker
+from engine.testing import InMemory, Trial, in_memory, on_broker
 from tables.deployments import deployments
 from tables.sessions import sessions
 from tests import tally
@@ -52,22 +52,23 @@ def test_the_example_of_the_page_passes_as_it_stands(where: list[str], tmp_path:
     assert f"{len(where)} passed" in ran.stdout
 
 
-def trial_of(where: str, **settings: Any) -> Trial:
-    if where == "memory":
+@pytest.fixture(
+    params=["memory", pytest.param("kafka", marks=[LONG, pytest.mark.kafka]), pytest.param("embedded", marks=[LONG])]
+)
+def scoring(request: pytest.FixtureRequest, tmp_path: Path) -> Trial:
+    """The application itself, with a model in its store."""
+    tally.publish(tmp_path)
+    settings: dict[str, Any] = {"model_store": str(tmp_path), "partitions": 2}
+    if request.param == "memory":
         return in_memory([score, decide], [sessions, deployments], **settings)
-    return on_broker(given_kafka().url if where == "kafka" else "embedded", "app", **settings)
+    return on_broker(given_kafka().url if request.param == "kafka" else "embedded", "app", **settings)
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    "where",
-    ["memory", pytest.param("kafka", marks=[LONG, pytest.mark.kafka]), pytest.param("embedded", marks=[LONG])],
-)
-async def test_a_version_of_the_store_scores_and_keeps_the_sessions_through_a_crash(where: str, tmp_path: Path) -> None:
-    tally.publish(tmp_path)
-    async with trial_of(where, model_store=str(tmp_path), partitions=2) as trial:
-        if where == "memory":
-            sessions.configure(trial.models.needed(), None, 100)  # type: ignore[attr-defined]
+async def test_a_version_of_the_store_scores_and_keeps_the_sessions_through_a_crash(scoring: Trial) -> None:
+    async with scoring as trial:
+        if isinstance(trial, InMemory):
+            sessions.configure(trial.models.needed(), None, 100)
         with pytest.raises(TrialError, match=r"tally@9 does not go live: .*9"):
             await trial.deploy("tally", "9")
         await trial.deploy("tally", "1")
