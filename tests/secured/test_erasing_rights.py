@@ -37,8 +37,10 @@ def test_a_session_is_erased_with_the_two_rights_that_are_listed_and_each_that_i
     eraser = rig.worker("eraser", **login(secured, tmp_path))
     erase = ("tables", "erase", SESSION, "--json")
     asks, hears = Right("WRITE", "topic", rig.topic("control")), Right("READ", "topic", rig.topic("alerts"))
-    for granted, missing in (((), (asks, hears)), ((asks,), (hears,)), ((hears,), (asks,))):
-        secured.grant(granted)
+    none: list[Right] = []
+    for granted, missing in ((none, [asks, hears]), ([asks], [hears]), ([hears], [asks])):
+        for right in granted:
+            secured.grant([right])
         refused = command(eraser, *erase)
         assert refused.returncode == 1, refused.stdout
         for right in missing:
