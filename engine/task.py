@@ -85,7 +85,7 @@ class PartitionTask:
         """Why it isn't open."""
         self._trackers: dict[str, OffsetTracker[Slice[Any]]] = {}
         self._careful: dict[str, int] = {}
-        self._changelog = Changelog(engine.connection, partition, list(engine.tables))
+        self._changelog = engine.changelog(partition)
         self._foreign: dict[str, int] = {}
         """Positions in topics that only another release reads: it goes on there when it comes back."""
         self._versioned: dict[str, int] = {}

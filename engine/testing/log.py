@@ -138,12 +138,12 @@ class LogChangelog(Changelog):
         """Brings an empty store to the last commit. Returns the number of values."""
         marker = self._log.marker(self.positions)
         self._incarnation = marker.incarnation or self._incarnation
-        self.versions, self.format = dict(marker.versions), marker.format
+        self.versions, self.format, self.erased = dict(marker.versions), marker.format, marker.erased
         topics = {table: tp for table, tp in self._topics.items() if table != POSITIONS}
         self._ends = {table: self._log.end(tp) for table, tp in topics.items()}
         self._complete = Complete(marker.positions, marker.watermark, dict(self._ends))
         tables = {table: self._log.newest(tp) for table, tp in topics.items()}
-        store.write(tables, Meta(self._incarnation, marker.positions, self._ends, marker.watermark))
+        store.write(tables, Meta(self._incarnation, marker.positions, self._ends, marker.watermark, marker.erased))
         return sum(map(len, tables.values()))
 
 
