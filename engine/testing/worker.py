@@ -22,7 +22,6 @@ from aiokafka.errors import KafkaError
 from pydantic import SecretStr
 
 from core.errors import TrialError, UsageError
-from core.settings import EMBEDDED
 from core.topics import ALERTS, CONTROL, DEPLOYMENTS, TopicSpec, changelog
 from engine import bulk
 from engine.admin import TopicAdmin
@@ -42,9 +41,8 @@ START_S: Final = 60.0
 STOP_S: Final = 10.0
 LOOK_S: Final = 0.05
 """Seconds between two looks at what is committed."""
-SESSION_S: Final = {True: 2, False: 6}
-"""By whether the broker is embedded, whose groups wait half of it for members, and all of it for one that was killed.
-Kafka's shortest is 6."""
+SESSION_S: Final = 6
+"""Kafka's shortest: the group waits that long for a worker that was killed, unless it comes back under its name."""
 TAIL: Final = 3000
 """Characters of the worker's log that an error shows."""
 
@@ -59,7 +57,7 @@ class OnBroker(Trial):
         if said := own.keys() & settings:
             raise UsageError(f"{', '.join(sorted(said))}: the trial has its own, so that it touches nobody else's")
         self._values: dict[str, Any] = {
-            "session_timeout": SESSION_S[broker == EMBEDDED],
+            "session_timeout": SESSION_S,
             "partitions": 1,
             **settings,
             **own,
