@@ -16,7 +16,7 @@ from core.settings import Settings
 from core.topics import DEAD_LETTERS, LATE, TopicSpec
 from engine.codec import codec_of
 from engine.publisher import partition_of
-from engine.table import K, KeyValueShard, Shard, Table, V
+from engine.table import RESERVED, K, KeyValueShard, Shard, Table, V
 
 E = TypeVar("E")
 
@@ -140,6 +140,7 @@ class Trial(ABC):
             table.decode_key(key): self._decoded(table, partition, key, raw)
             for partition in range(self.settings.partitions)
             for key, raw in sorted(self._stored(table, partition).items())
+            if not key.startswith(RESERVED)
         }
 
     def _decoded(self, table: Table[K, V], partition: int, key: bytes, raw: bytes) -> V:
@@ -152,7 +153,7 @@ class Trial(ABC):
 
     @abstractmethod
     def _stored(self, table: Table[Any, Any], partition: int) -> Mapping[bytes, bytes]:
-        """What is committed of a table."""
+        """What is committed of a table, keys of ours too."""
 
     @abstractmethod
     def _shard(self, table: Table[Any, Any], partition: int) -> Shard:

@@ -53,7 +53,13 @@ class OnBroker(Trial):
 
     def __init__(self, broker: str, app: str, settings: Mapping[str, Any]) -> None:
         prefix = f"trial-{uuid.uuid4().hex[:10]}-"
-        own = {"broker": broker, "topic_prefix": prefix, "app_id": f"{prefix}app", "worker_id": "trial", "data_dir": ""}
+        own = {
+            "broker": broker,
+            "topic_prefix": prefix,
+            "app_id": f"{prefix}app",
+            "worker_id": "trial",
+            "data_dir": Path(),
+        }
         if said := own.keys() & settings:
             raise UsageError(f"{', '.join(sorted(said))}: the trial has its own, so that it touches nobody else's")
         self._values: dict[str, Any] = {
@@ -163,7 +169,7 @@ class OnBroker(Trial):
         if table.name not in self._tables:
             raise UsageError(f"{self._app} has no table {table.name}: its module must import it")
         store = self._stores.get(partition)
-        return {} if store is None else {k: v for k, v in store.scan(table.name) if not k.startswith(RESERVED)}
+        return {} if store is None else dict(store.scan(table.name))
 
     def _shard(self, table: Table[Any, Any], partition: int) -> Shard:
         return table.copied(self._stores[partition])
@@ -220,11 +226,12 @@ class OnBroker(Trial):
     async def _start(self) -> None:
         taken = ("HOMUNCULUS_", "FAUST_")
         environment = {name: text for name, text in os.environ.items() if not name.startswith(taken)}
-        environment |= {f"HOMUNCULUS_{name.upper()}": _as_text(value) for name, value in self._values.items()}
+        environment |= {f"HOMUNCULUS_{name.upper()}": _as_text(name, value) for name, value in self._values.items()}
         paths = [str(Path.cwd()), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         with self._log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "faust", "-A", self._app, "worker", "--without-web"),
+                cwd=self._folder,  # where no .env is
                 env=environment | {"PYTHONPATH": os.pathsep.join(paths)},
                 stdin=DEVNULL,
                 stdout=log,
@@ -316,8 +323,10 @@ def _overdue(name: str, store: PartitionStore) -> bool:
     return any(table.due(value) <= limit for value in values)
 
 
-def _as_text(value: Any) -> str:
-    """A setting as a variable of the environment holds it."""
+def _as_text(name: str, value: Any) -> str:
+    """A setting as a variable of the environment holds it; the worker's folder is another one than the test's."""
+    if isinstance(value, Path) or (name == "model_store" and "://" not in value):
+        return str(Path(value).absolute())
     if isinstance(value, timedelta):
         return str(value.total_seconds())
     return value.get_secret_value() if isinstance(value, SecretStr) else str(value)

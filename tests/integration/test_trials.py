@@ -38,6 +38,7 @@ def test_the_example_of_the_page_passes_as_it_stands(where: list[str], tmp_path:
     if "kafka" in where:
         environment["TEST_BROKER"] = given_kafka().url
     assert [name for name, _ in FILES] == ["orders.py", "shop.py", "test_orders.py"]
+    (tmp_path / ".env").write_text("HOMUNCULUS_MAX_RECORD=nonsense")  # of whoever develops here
     for name, code in FILES:
         (tmp_path / name).write_text(code)
     ran = subprocess.run(
@@ -84,6 +85,7 @@ async def test_a_version_of_the_store_scores_and_keeps_the_sessions_through_a_cr
             await trial.settle()
         answers = trial.outputs(PREDICTIONS)
         assert sorted(one.value.event_id for one in answers) == sorted(f"e{n}" for n in range(20))
+        assert {key: row["count"] for key, row in trial.values(sessions).items()} == {"s0": 7, "s1": 7, "s2": 6}
         assert [trial.value(sessions, f"s{n}")["count"] for n in range(3)] == [7, 7, 6]  # type: ignore[index]
 
 
