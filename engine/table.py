@@ -214,6 +214,9 @@ class Table(Generic[K, V]):
     written has the version behind the last. They get and give what JSON has: dicts, lists, texts, numbers
     (docs/state.md)."""
 
+    short: ClassVar[bool] = False
+    """Whether describe() leaves views nothing to do: no value is big, and times are told in ISO."""
+
     declared: ClassVar[dict[str, Table[Any, Any]]] = {}
     """Every table by name."""
 

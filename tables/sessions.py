@@ -30,6 +30,7 @@ class Sessions(Table[str, dict[str, float]]):
     """
 
     name = "sessions"
+    short = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -136,9 +137,15 @@ def _newest(ts: Floats) -> int:
 
 
 def _shown(values: Mapping[str, float]) -> dict[str, Any]:
-    return {
-        name: _iso(value) if _is_time(name) else _plain(value) for name, value in values.items() if math.isfinite(value)
-    }
+    shown: dict[str, Any] = {}
+    for name, value in values.items():
+        if not math.isfinite(value):
+            continue
+        if _is_time(name):
+            shown[name] = _iso(value)
+        else:
+            shown[name] = int(value) if value.is_integer() and abs(value) < 1e15 else value
+    return shown
 
 
 @lru_cache(4096)
@@ -162,10 +169,6 @@ def _apart(slices: Iterable[Slice[Any]]) -> Iterator[list[Slice[Any]]]:
 
 def _iso(ms: float) -> str:
     return datetime.fromtimestamp(ms / 1e3, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _plain(value: float) -> float | int:
-    return int(value) if value.is_integer() and abs(value) < 1e15 else value
 
 
 sessions = Sessions()

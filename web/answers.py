@@ -54,7 +54,8 @@ def tagged(request: web.Request, value: Any) -> web.Response:
     """
     body = encode(value)
     tag = blake2b(body, digest_size=12).hexdigest()
-    if any(other.value in {tag, "*"} for other in request.if_none_match or ()):
+    known = request.if_none_match if "If-None-Match" in request.headers else None
+    if any(other.value in {tag, "*"} for other in known or ()):
         response = web.Response(status=304)
     else:
         response = web.Response(body=body, headers=JSON)

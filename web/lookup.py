@@ -103,7 +103,7 @@ class Lookup:
         if raw is None:
             partition = self._owners.partition(place.session)
             raise UnknownError(f"table {place.table.name} has no value for this key (partition {partition})")
-        response = answers.tagged(request, look.at(place.table.describe(shard, raw)))
+        response = answers.tagged(request, look.at_value(place.table, shard, raw))
         if look.cut:
             response.headers[CUT] = "1"
         return response
@@ -135,5 +135,5 @@ def _finished(shard: Shard, key: bytes) -> bytes | None:
 
 def _followed(table: Table[Any, Any], shard: Shard, raw: bytes | None, skipped: int = 0) -> Followed:
     look = Look(FOLLOWED)
-    value = None if raw is None else look.at(table.describe(shard, raw))
+    value = None if raw is None else look.at_value(table, shard, raw)
     return Followed(value, look.cut, skipped)

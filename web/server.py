@@ -176,7 +176,7 @@ class WebServer(Service):
         """Every route, ours first. Raises UsageError for a page of the application at one of our paths."""
         application = web.Application(client_max_size=LARGEST_BODY)
         app, owners, events = self.app, self._owners, self._events
-        views = (Tables(app), Lookup(app, owners, events), Models(app), Metrics(app))
+        views = (Lookup(app, owners, events), Tables(app), Models(app), Metrics(app))
         overview = Overview(app, owners, events, self._history)
         for part in (Health(app), *views, overview, Page(), OpenApi(app)):
             application.add_routes(part.routes())

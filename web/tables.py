@@ -162,7 +162,7 @@ class Tables:
 
 def _item(table: Table[Any, Any], key: bytes, raw: bytes, shard: Shard) -> Item:
     look = Look(IN_PAGE)
-    value = look.at(table.describe(shard, raw))
+    value = look.at_value(table, shard, raw)
     return Item(_shown(table, key), value, look.cut)
 
 

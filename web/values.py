@@ -6,6 +6,7 @@ import math
 from typing import Any, Final
 
 from engine.late import iso
+from engine.table import Shard, Table
 
 ALONE: Final = 64 << 10
 """Characters of a value that is asked for alone, about; ?whole=1 has all of it."""
@@ -30,6 +31,11 @@ class Look:
         self._left = room
         self.cut = False
         """Whether something was left out."""
+
+    def at_value(self, table: Table[Any, Any], shard: Shard, raw: bytes) -> Any:
+        """What is shown of a stored value."""
+        value = table.describe(shard, raw)
+        return value if table.short else self.at(value)
 
     def at(self, value: Any) -> Any:
         """What is shown of it. Notes on what was left out begin with `…`."""
