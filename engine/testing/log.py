@@ -30,10 +30,18 @@ class Log:
     def __init__(self) -> None:
         self._records: defaultdict[TopicPartition, list[Written]] = defaultdict(list)
 
-    def append(self, tp: TopicPartition, key: bytes | None, value: bytes | None, headers: Headers = ()) -> int:
-        """Returns the offset behind the record."""
+    def append(
+        self,
+        tp: TopicPartition,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers = (),
+        timestamp: int | None = None,
+    ) -> int:
+        """timestamp: ms since epoch, by default now. Returns the offset behind the record."""
         records = self._records[tp]
-        records.append(Written(len(records), int(time.time() * 1e3), key, value, headers))
+        at = int(time.time() * 1e3) if timestamp is None else timestamp
+        records.append(Written(len(records), at, key, value, headers))
         return len(records)
 
     def records(self, tp: TopicPartition, start: int = 0, size: int | None = None) -> list[Written]:

@@ -7,7 +7,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -27,7 +27,7 @@ from engine.publisher import partition_of
 from engine.table import Shard, Table
 from engine.task import PartitionTask
 from engine.testing.log import Log, LogChangelog, LogCommitter, changelog_of
-from engine.testing.trial import SETTLE_S, Trial, Written, encoded, given
+from engine.testing.trial import SETTLE_S, Trial, Written, encoded, given, timestamp
 from models.device import Device
 from models.inference import InferenceThread
 from models.live import LiveModels
@@ -134,9 +134,10 @@ class InMemory(Trial):
         *,
         key: str | None = None,
         headers: Mapping[str, str] | None = None,
+        at: datetime | None = None,
     ) -> None:
         """Publishes events, and has all of the topic worked on. It returns when the agent has asked for more."""
-        self.publish(topic, events, key=key, headers=headers)
+        self.publish(topic, events, key=key, headers=headers, at=at)
         await self.work(topic)
 
     async def settle(self, within_s: float = SETTLE_S) -> None:
@@ -178,13 +179,14 @@ class InMemory(Trial):
         *,
         key: str | None = None,
         headers: Mapping[str, str] | None = None,
+        at: datetime | None = None,
     ) -> None:
         """As send(), but nothing is worked on: read() and settle() are free to choose when."""
         self._agent(topic)
         name, tags = self.engine.topic_name(topic), [(name, text.encode()) for name, text in (headers or {}).items()]
         for raw_key, value in encoded(topic, events, key):
             partition = partition_of(raw_key, self.settings.partitions)
-            self.log.append(TopicPartition(name, partition), raw_key, value, tags)
+            self.log.append(TopicPartition(name, partition), raw_key, value, tags, timestamp(at))
 
     async def work(self, topic: TopicSpec[Any]) -> None:
         """Has all that a topic holds worked on, in batches."""

@@ -6,6 +6,7 @@ import difflib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Final, Generic, NamedTuple, Self, TypeVar, cast
 
@@ -81,11 +82,13 @@ class Trial(ABC):
         *,
         key: str | None = None,
         headers: Mapping[str, str] | None = None,
+        at: datetime | None = None,
     ) -> None:
         """Sends events, which are worked on as they come; bytes are sent as they are, good or bad.
 
-        key: of all of them; by default each event's own, the field that the topic is keyed by. Raises UsageError where
-        there is none, and for a topic that the application doesn't have.
+        key: of all of them; by default each event's own, the field that the topic is keyed by. at: the timestamp of
+        their records, by default now. Raises UsageError where there is no key, and for a topic that the application
+        doesn't have.
         """
 
     @abstractmethod
@@ -184,6 +187,11 @@ def encoded(topic: TopicSpec[E], events: Iterable[E | bytes], key: str | None) -
                 f"{topic.name} is keyed by {topic.key!r}, and {what} no such text: say it, send(..., key=...)"
             )
         yield own.encode(), event if isinstance(event, bytes) else encode(event)
+
+
+def timestamp(at: datetime | None) -> int | None:
+    """A time as records say it, ms since epoch."""
+    return None if at is None else round(1e3 * at.timestamp())
 
 
 def _text(raw: bytes) -> str:

@@ -12,7 +12,7 @@ import uuid
 from asyncio.subprocess import DEVNULL, STDOUT, Process
 from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack, suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -30,7 +30,7 @@ from engine.connection import connect
 from engine.embedded import HOST, EmbeddedBroker
 from engine.store import PartitionStore, RocksMemory
 from engine.table import RESERVED, Shard, Table
-from engine.testing.trial import SETTLE_S, Trial, Written, encoded, given
+from engine.testing.trial import SETTLE_S, Trial, Written, encoded, given, timestamp
 from engine.timed import Time, TimedTable
 
 E = TypeVar("E")
@@ -116,6 +116,7 @@ class OnBroker(Trial):
         *,
         key: str | None = None,
         headers: Mapping[str, str] | None = None,
+        at: datetime | None = None,
     ) -> None:
         """Returns when the broker has them; the worker works on them by itself."""
         name = self.settings.topic_prefix + topic.name
@@ -123,7 +124,7 @@ class OnBroker(Trial):
             raise UsageError(f"{self._app} has no topic {topic.name}: its module must import the agent that reads it")
         tags = [(tag, text.encode()) for tag, text in (headers or {}).items()]
         sent = [
-            await self._producer.send(name, value, key=raw_key, headers=tags)
+            await self._producer.send(name, value, key=raw_key, headers=tags, timestamp_ms=timestamp(at))
             for raw_key, value in encoded(topic, events, key)
         ]
         for record in await asyncio.gather(*sent):

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,7 +16,7 @@ from agents.deployments import decide
 from agents.scoring import score
 from core.errors import TrialError
 from core.events import Observation
-from core.topics import OBSERVATIONS, PREDICTIONS
+from core.topics import ALERTS, CONTROL, OBSERVATIONS, PREDICTIONS
 from engine.testing import InMemory, Trial, in_memory, on_broker
 from tables.deployments import deployments
 from tables.sessions import sessions
@@ -87,6 +88,14 @@ async def test_a_version_of_the_store_scores_and_keeps_the_sessions_through_a_cr
         assert sorted(one.value.event_id for one in answers) == sorted(f"e{n}" for n in range(20))
         assert {key: row["count"] for key, row in trial.values(sessions).items()} == {"s0": 7, "s1": 7, "s2": 6}
         assert [trial.value(sessions, f"s{n}")["count"] for n in range(3)] == [7, 7, 6]  # type: ignore[index]
+
+
+@pytest.mark.timeout(300)
+async def test_records_have_the_time_that_the_test_says(scoring: Trial) -> None:
+    async with scoring as trial:
+        await trial.send(CONTROL, [b'{"active": "9"}'], key="tally", at=datetime(2025, 11, 29, tzinfo=UTC))
+        await trial.settle()
+        assert [one.value.ts for one in trial.outputs(ALERTS)] == [1_764_374_400_000]
 
 
 async def test_an_application_that_does_not_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

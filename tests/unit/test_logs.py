@@ -7,7 +7,6 @@ import json
 import logging
 import logging.config
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -19,14 +18,10 @@ from core.settings import Settings
 from core.topics import Direction, TopicSpec
 from engine import logs
 from engine.agent import Agent, Stream
-from tests.partition import Partition
+from engine.testing import in_memory
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
-HEADERS = [
-    ("traceparent", f"00-{TRACE}-b7ad6b7169203331-01".encode()),
-    ("request-id", b"r-17"),
-    ("user-id", b"u\n4"),
-]
+HEADERS = {"traceparent": f"00-{TRACE}-b7ad6b7169203331-01", "request-id": "r-17", "user-id": "u\n4"}
 log = logging.getLogger("agents.test")
 
 
@@ -49,7 +44,7 @@ async def tell(stream: Stream[Order]) -> None:
 
 
 @pytest.fixture
-def lines(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[io.StringIO]:
+def lines(request: pytest.FixtureRequest) -> Iterator[io.StringIO]:
     """What is logged, in the format of the parameter."""
     root, out = logging.getLogger(), io.StringIO()
     before, level = root.handlers[:], root.level
@@ -67,16 +62,13 @@ def as_json(lines: io.StringIO) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("lines", ["json"], indirect=True)
-async def test_a_line_about_a_record_says_which_and_whose(
-    lines: io.StringIO, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with Partition([Agent(ORDERS, tell)], [], tmp_path, monkeypatch) as partition:
-        partition.publish([Order("a", "ann"), Order("bad", "bob")])
-        inputs = partition.committed.inputs["orders"]
-        inputs[0] = inputs[0]._replace(headers=HEADERS)
-        await partition.read(1)
-        await partition.read(1)
-        await partition.read(1)
+async def test_a_line_about_a_record_says_which_and_whose(lines: io.StringIO) -> None:
+    async with in_memory([Agent(ORDERS, tell)], []) as trial:
+        trial.publish(ORDERS, [Order("a", "ann")], headers=HEADERS)
+        trial.publish(ORDERS, [Order("bad", "bob")])
+        await trial.read(ORDERS, 1)
+        await trial.read(ORDERS, 1)
+        await trial.read(ORDERS, 1)
     found = {line["message"]: line for line in as_json(lines)}
     about = {
         "source": "orders/0/0",
@@ -95,12 +87,10 @@ async def test_a_line_about_a_record_says_which_and_whose(
 
 
 @pytest.mark.parametrize("lines", ["json"], indirect=True)
-async def test_a_line_about_a_batch_says_what_is_in_it(
-    lines: io.StringIO, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with Partition([Agent(ORDERS, tell)], [], tmp_path, monkeypatch) as partition:
-        partition.publish([Order("a", "ann"), Order("b", "bob")])
-        await partition.read(2)
+async def test_a_line_about_a_batch_says_what_is_in_it(lines: io.StringIO) -> None:
+    async with in_memory([Agent(ORDERS, tell)], []) as trial:
+        trial.publish(ORDERS, [Order("a", "ann"), Order("b", "bob")])
+        await trial.read(ORDERS, 2)
     found = {line["message"]: line for line in as_json(lines)}
     assert found["a batch of 2"]["source"] == found["taken"]["source"] == "orders/0/0-1"
     assert "session" not in found["taken"]

@@ -1,9 +1,10 @@
-"""What a worker counts of its own work: through the real agent and task of a partition, without a broker."""
+"""What a worker counts of its own work: through the real agent, task and commits of a partition, without a broker."""
 
 from __future__ import annotations
 
 import time
-from pathlib import Path
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -17,7 +18,7 @@ from engine.batch import current_slice
 from engine.early import EarlyOutbox
 from engine.meters import Meters
 from engine.pulse import Pulse
-from tests.partition import Partition
+from engine.testing import InMemory, in_memory
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 
@@ -52,96 +53,87 @@ def clicks(*ids: str) -> list[Click]:
 
 
 @pytest.fixture
-def partition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Partition:
-    return Partition([Agent(CLICKS, count, (DONE,))], [], tmp_path, monkeypatch)
+async def trial() -> AsyncIterator[InMemory]:
+    async with in_memory([Agent(CLICKS, count, (DONE,))], []) as trial:
+        yield trial
 
 
-def meters_of(partition: Partition) -> Meters:
-    return partition.task.engine.meters
+async def work(trial: InMemory, batch: int) -> None:
+    """Has all that was published worked on, so many in a batch."""
+    while await trial.read(CLICKS, batch):
+        pass
 
 
-def waits(partition: Partition) -> bool:
-    return partition.task.waits_since is not None
+def waits(trial: InMemory) -> bool:
+    return trial.engine.tasks[0].waits_since is not None
 
 
-async def test_records_are_counted_when_they_are_read_and_when_they_are_committed(partition: Partition) -> None:
-    async with partition:
-        meters = meters_of(partition)
-        await partition.send(clicks("a", "b", "c"), batch=2)
-        assert meters.read == {"clicks": 3}
-        assert not meters.committed
-        assert waits(partition)
-        partition.commit()
-        assert meters.committed == {"clicks": 3}
-        assert meters.outputs == {"done": 3}
-        assert meters.commits.count == 1
-        assert not waits(partition)
-        assert meters.batches.count == 2
+async def test_records_are_counted_when_they_are_read_and_when_they_are_committed(trial: InMemory) -> None:
+    meters = trial.engine.meters
+    trial.publish(CLICKS, clicks("a", "b", "c"))
+    await work(trial, 2)
+    assert meters.read == {"clicks": 3}
+    assert not meters.committed
+    assert waits(trial)
+    await trial.commit()
+    assert meters.committed == {"clicks": 3}
+    assert meters.outputs == {"done": 3}
+    assert meters.commits.count == 1
+    assert not waits(trial)
+    assert meters.batches.count == 2
 
 
-async def test_every_stage_of_every_event_is_timed(partition: Partition) -> None:
-    async with partition:
-        await partition.send(clicks("a", "b", "c"), batch=2)
-        partition.commit()
-        meters = meters_of(partition)
-        assert {name: stage.count for name, stage in meters.stages.items()} == dict.fromkeys(
-            ("arrive", "queue", "decode", "count", "work", "commit"), 3
-        )
-        assert meters.latency.count == 3
+async def test_every_stage_of_every_event_is_timed(trial: InMemory) -> None:
+    trial.publish(CLICKS, clicks("a", "b", "c"))
+    await work(trial, 2)
+    await trial.commit()
+    meters = trial.engine.meters
+    assert {name: stage.count for name, stage in meters.stages.items()} == dict.fromkeys(
+        ("arrive", "queue", "decode", "count", "work", "commit"), 3
+    )
+    assert meters.latency.count == 3
 
 
-async def test_latency_is_counted_from_the_records_own_times(partition: Partition) -> None:
-    async with partition:
-        partition.publish(clicks(*"abcd"))
-        inputs = partition.committed.inputs["clicks"]
-        now = int(time.time() * 1e3)
-        for n, ago in enumerate((9000, 9000, 100, 0)):
-            inputs[n] = inputs[n]._replace(timestamp=now - ago)
-        await partition.read(4)
-        partition.commit()
-        latency = meters_of(partition).latency
-        assert latency.count == 4
-        assert latency.quantile(0.75) == pytest.approx(8.75, abs=1.25)  # half of them count as the oldest
-        assert latency.quantile(0.25) == pytest.approx(0.0, abs=0.5)  # half as the youngest
-        assert latency.counts[-1] == 0
+async def test_latency_is_counted_from_the_records_own_times(trial: InMemory) -> None:
+    now = datetime.now(UTC)
+    for click, ago in zip(clicks(*"abcd"), (9.0, 9.0, 0.1, 0.0), strict=True):
+        trial.publish(CLICKS, [click], at=now - timedelta(seconds=ago))
+    await trial.read(CLICKS, 4)
+    await trial.commit()
+    latency = trial.engine.meters.latency
+    assert latency.count == 4
+    assert latency.quantile(0.75) == pytest.approx(8.75, abs=1.25)  # half of them count as the oldest
+    assert latency.quantile(0.25) == pytest.approx(0.0, abs=0.5)  # half as the youngest
+    assert latency.counts[-1] == 0
 
 
-async def test_a_dead_letter_is_counted_by_its_reason(partition: Partition) -> None:
-    async with partition:
-        await partition.send(clicks("a", "bad", "b"))
-        inputs = partition.committed.inputs["clicks"]
-        inputs.append(inputs[0]._replace(offset=3, value=b"{"))
-        await partition.send([])
-        partition.commit()
-        meters = meters_of(partition)
-        assert meters.dead_letters == {("clicks", "ValueError"): 1, ("clicks", "DecodeError"): 1}
-        assert meters.committed == {"clicks": 4}
-        assert meters.read["clicks"] > 4  # what comes again after an error is read again
+async def test_a_dead_letter_is_counted_by_its_reason(trial: InMemory) -> None:
+    await trial.send(CLICKS, clicks("a", "bad", "b"))
+    await trial.send(CLICKS, [b"{"], key="s0")
+    await trial.commit()
+    meters = trial.engine.meters
+    assert meters.dead_letters == {("clicks", "ValueError"): 1, ("clicks", "DecodeError"): 1}
+    assert meters.committed == {"clicks": 4}
+    assert meters.read["clicks"] > 4  # what comes again after an error is read again
 
 
-async def test_events_that_are_worked_on_one_by_one_are_timed_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with Partition([Agent(CLICKS, count_each, (DONE,))], [], tmp_path, monkeypatch) as partition:
-        await partition.send(clicks("a", "b", "c"))
-        while partition.task.unfinished():
-            await partition.read(1)
-        partition.commit()
-        meters = meters_of(partition)
+async def test_events_that_are_worked_on_one_by_one_are_timed_too() -> None:
+    async with in_memory([Agent(CLICKS, count_each, (DONE,))], []) as trial:
+        await trial.send(CLICKS, clicks("a", "b", "c"))
+        await trial.settle()
+        meters = trial.engine.meters
         assert meters.stages["work"].count == 3
         assert meters.committed == {"clicks": 3}
 
 
-async def test_a_slice_shows_the_trace_that_its_sender_keeps(partition: Partition) -> None:
-    async with partition:
-        partition.publish(clicks("a", "b"))
-        inputs = partition.committed.inputs["clicks"]
-        inputs[0] = inputs[0]._replace(headers=[("traceparent", f"00-{TRACE}-b7ad6b7169203331-01".encode())])
-        inputs[1] = inputs[1]._replace(headers=[("traceparent", f"00-{'1' * 32}-b7ad6b7169203331-00".encode())])
-        await partition.send([], batch=1)
-        partition.commit()
-        for histogram in (meters_of(partition).latency, meters_of(partition).stages["work"]):
-            assert {exemplar.trace for exemplar in histogram.exemplars if exemplar} == {TRACE}
+async def test_a_slice_shows_the_trace_that_its_sender_keeps(trial: InMemory) -> None:
+    kept, unkept = clicks("a", "b")
+    trial.publish(CLICKS, [kept], headers={"traceparent": f"00-{TRACE}-b7ad6b7169203331-01"})
+    trial.publish(CLICKS, [unkept], headers={"traceparent": f"00-{'1' * 32}-b7ad6b7169203331-00"})
+    await work(trial, 1)
+    await trial.commit()
+    for histogram in (trial.engine.meters.latency, trial.engine.meters.stages["work"]):
+        assert {exemplar.trace for exemplar in histogram.exemplars if exemplar} == {TRACE}
 
 
 async def test_outputs_that_do_not_wait_for_a_commit_count_when_the_broker_has_them() -> None:
@@ -213,7 +205,7 @@ def test_a_snapshot_says_how_the_last_seconds_were(monkeypatch: pytest.MonkeyPat
     assert snapshot.models["churn"]["version"] == "2"
 
 
-def test_a_quiet_worker_has_no_latency(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_quiet_worker_has_no_latency() -> None:
     snapshot = Pulse(engine()).snapshot()
     assert snapshot.latency_p50_s is snapshot.latency_p99_s is None
     assert snapshot.events_per_s == 0

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any, cast
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.topics import Direction, TopicSpec
-from engine import quota as module
 from engine.agent import Agent, Stream
 from engine.batch import current_slice
+from engine.changelog import POSITIONS
 from engine.quota import GOAL_S, LEAST, MAX_STAGED, SOME, Quota, weigh
 from engine.table import Table
-from tests.partition import Partition
+from engine.testing import InMemory, in_memory
+from engine.testing.log import changelog_of
 
 
 class Step(msgspec.Struct):
@@ -125,46 +126,64 @@ def test_values_are_weighed_to_within_what_bounds_need(sizes: list[int]) -> None
     assert weight <= 1000 * 1.5 * len(sizes)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+class Narrow(Quota):
+    """However quick its commits are, none carries more than so many records."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self._bound = most
+
+    @property
+    def piece(self) -> int:
+        return self._bound
+
+    def full(self, now: float) -> bool:
+        return self._finished >= self._bound
+
+
+def narrow(trial: InMemory, most: int) -> None:
+    """For this life of the trial."""
+    cast(Any, trial.engine.tasks[0])._quota = Narrow(most)
+
+
+@settings(max_examples=25, deadline=None)
 @given(sizes=st.lists(st.integers(1, 6), min_size=1, max_size=12), most=st.integers(1, 5), crash=st.booleans())
 async def test_a_commit_takes_no_slice_more_than_it_may_and_none_is_lost(
-    tmp_path: Path, sizes: list[int], most: int, crash: bool
+    sizes: list[int], most: int, crash: bool
 ) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        for bound in ("MAX_STAGED", "SOME", "LEAST"):
-            patch.setattr(module, bound, most)
-        async with Partition(AGENTS, [steps], tmp_path, patch) as partition:
-            for size in sizes:
-                await partition.send([Step("ann")] * size)
-            before = 0
-            for turn in range(sum(sizes)):
-                partition.commit()
-                done = partition.committed.positions["steps"]
-                assert done == len(partition.outputs("counted"))
-                assert done - before < most + max(sizes)
-                if done == sum(sizes):
-                    break
-                before = done
-                if crash and turn == 1:
-                    await partition.crash()
-                    await partition.send([], batch=1)
-            assert len(partition.outputs("counted")) == sum(sizes)
-            raw = partition.task.shard(steps.name).finished(b"ann")
-            assert steps.decode(raw) == sum(sizes)
+    async with in_memory(AGENTS, [steps]) as trial:
+        narrow(trial, most)
+        for size in sizes:
+            await trial.send(STEPS, [Step("ann")] * size)
+        before = 0
+        for turn in range(sum(sizes)):
+            await trial.commit()
+            done = trial.positions()["steps"]
+            assert done == len(trial.outputs(COUNTED))
+            assert done - before < most + max(sizes)
+            if done == sum(sizes):
+                break
+            before = done
+            if crash and turn == 1:
+                await trial.crash()
+                narrow(trial, most)
+                while await trial.read(STEPS, 1):
+                    pass
+        assert len(trial.outputs(COUNTED)) == sum(sizes)
+        assert trial.value(steps, "ann") == sum(sizes)
 
 
-async def test_an_erasure_waits_for_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for bound in ("MAX_STAGED", "SOME", "LEAST"):
-        monkeypatch.setattr(module, bound, 2)
-    async with Partition(AGENTS, [steps], tmp_path, monkeypatch) as partition:
+async def test_an_erasure_waits_for_no_commit() -> None:
+    async with in_memory(AGENTS, [steps]) as trial:
+        narrow(trial, 2)
         for _ in range(4):
-            await partition.send([Step("ann")])  # two of them have to wait
-        await partition.send([Step("ann")], ERASURES.name)
-        assert partition.task.shard(steps.name).get(b"ann") is None
-        await partition.send([Step("ann")])
+            await trial.send(STEPS, [Step("ann")])  # two of them have to wait
+        await trial.send(ERASURES, [Step("ann")])
+        assert trial.engine.tasks[0].shard(steps.name).get(b"ann") is None
+        await trial.send(STEPS, [Step("ann")])
         for _ in range(5):
-            partition.commit()
-        raw = partition.task.shard(steps.name).finished(b"ann")
-        assert steps.decode(raw) == 1 + 2  # those that waited were given up, and came again behind it
-        assert partition.committed.positions == {"steps": 5, "erasures": 1}
-        assert partition.committed.erased == "erasures/0/0"
+            await trial.commit()
+        assert trial.value(steps, "ann") == 1 + 2  # those that waited were given up, and came again behind it
+        assert trial.positions() == {"steps": 5, "erasures": 1}
+        marker = trial.log.marker(changelog_of(trial.settings.app_id, "", POSITIONS, 0))
+        assert marker.erased == "erasures/0/0"

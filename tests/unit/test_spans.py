@@ -6,7 +6,6 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Mapping
-from pathlib import Path
 from typing import Any, cast
 
 import msgspec
@@ -26,7 +25,7 @@ from engine.agent import Agent, Stream
 from engine.app import tracer
 from engine.batch import current_slice
 from engine.spans import FLUSH_S, Tracer
-from tests.partition import Partition
+from engine.testing import InMemory, in_memory
 from tests.worker import ROOT
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -68,19 +67,16 @@ seen: list[int] = []
 
 
 class Traced:
-    """A partition whose spans stay here."""
+    """A trial whose spans stay here."""
 
-    def __init__(self, partition: Partition) -> None:
-        self.partition = partition
+    def __init__(self, trial: InMemory) -> None:
+        self.trial = trial
         self._kept = InMemorySpanExporter()
         settings = Settings(trace_attributes=("tenant", "order.channel", "big", "secret.none"))
-        tracer = Tracer(settings, "w1", SimpleSpanProcessor(self._kept))
-        cast(Any, partition.task.engine).traces = tracer
+        trial.engine.traces = Tracer(settings, "w1", SimpleSpanProcessor(self._kept))
 
     def publish(self, order: Order, headers: Mapping[str, str] = {}) -> None:
-        self.partition.publish([order])
-        inputs = self.partition.committed.inputs["orders"]
-        inputs[-1] = inputs[-1]._replace(headers=[(name, value.encode()) for name, value in headers.items()])
+        self.trial.publish(ORDERS, [order], headers=headers)
 
     @property
     def batches(self) -> list[ReadableSpan]:
@@ -92,9 +88,9 @@ class Traced:
 
 
 @pytest.fixture
-async def traced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Traced]:
-    async with Partition([Agent(ORDERS, take, (DONE,))], [], tmp_path, monkeypatch) as partition:
-        yield Traced(partition)
+async def traced() -> AsyncIterator[Traced]:
+    async with in_memory([Agent(ORDERS, take, (DONE,))], []) as trial:
+        yield Traced(trial)
 
 
 def said(span: ReadableSpan) -> dict[str, Any]:
@@ -105,10 +101,10 @@ async def test_a_batch_is_one_span_and_only_an_event_whose_sender_keeps_its_trac
     traced.publish(Order("a", "ann"), KEPT)
     traced.publish(Order("b", "bob"), UNKEPT)
     traced.publish(Order("c", "cat"))
-    await traced.partition.read(10)
+    await traced.trial.read(ORDERS, 10)
     [batch] = traced.batches
     assert not traced.events  # its commit is still to come
-    traced.partition.commit()
+    await traced.trial.commit()
     [event] = traced.events
     assert batch.name == event.name == "process orders"
     assert event.context.trace_id == int(TRACE, 16)
@@ -125,10 +121,10 @@ async def test_a_batch_is_one_span_and_only_an_event_whose_sender_keeps_its_trac
 async def test_outputs_of_an_event_go_on_from_its_span(traced: Traced) -> None:
     traced.publish(Order("a", "ann"), KEPT | {"tracestate": "v=1"})
     traced.publish(Order("b", "bob"), UNKEPT)
-    await traced.partition.read(10)
-    traced.partition.commit()
+    await traced.trial.read(ORDERS, 10)
+    await traced.trial.commit()
     [event] = traced.events
-    first, second = (output.headers for output in traced.partition.outputs("done"))
+    first, second = (output.headers for output in traced.trial.outputs(DONE))
     assert first["traceparent"] == f"00-{TRACE}-{event.context.span_id:016x}-01"
     assert first["tracestate"] == "v=1"
     assert second["traceparent"].startswith(f"00-{'1' * 32}-")
@@ -139,8 +135,8 @@ async def test_a_span_says_of_its_event_what_is_allowed_and_no_more(traced: Trac
     attributes = {"order": {"channel": "web", "iban": "DE00"}, "big": "x" * 1000, "secret": {"none": ["no", "text"]}}
     order = Order("a", "ann", "acme", attributes)
     traced.publish(order, KEPT | {"request-id": "r-17", "user-id": "u-4", "cookie": "hush"})
-    await traced.partition.read(10)
-    traced.partition.commit()
+    await traced.trial.read(ORDERS, 10)
+    await traced.trial.commit()
     [event] = traced.events
     told = {
         name: value for name, value in said(event).items() if not name.startswith(("messaging.", "homunculus.stage"))
@@ -159,71 +155,66 @@ async def test_a_span_says_of_its_event_what_is_allowed_and_no_more(traced: Trac
 async def test_a_dead_letters_span_has_failed_and_its_trace_goes_on(traced: Traced) -> None:
     traced.publish(Order("good", "ann"), KEPT)
     traced.publish(Order("bad", "ann"), KEPT)
-    inputs = traced.partition.committed.inputs["orders"]
-    inputs.append(inputs[0]._replace(offset=2, value=b"no JSON"))
-    while await traced.partition.read(1):
+    traced.trial.publish(ORDERS, [b"no JSON"], key="ann", headers=KEPT)
+    while await traced.trial.read(ORDERS, 1):
         pass
-    traced.partition.commit()
+    await traced.trial.commit()
     reasons = {said(span)["homunculus.source"]: span.status for span in traced.events}
     assert reasons["orders/0/0"].status_code is StatusCode.UNSET
     assert (reasons["orders/0/1"].status_code, reasons["orders/0/1"].description) == (StatusCode.ERROR, "ValueError")
     assert (reasons["orders/0/2"].status_code, reasons["orders/0/2"].description) == (StatusCode.ERROR, "DecodeError")
-    letters = traced.partition.outputs("dead-letters")
+    letters = traced.trial.dead_letters()
     assert all(letter.headers["traceparent"].startswith(f"00-{TRACE}-") for letter in letters)
     failed = [span for span in traced.batches if span.status.status_code is StatusCode.ERROR]
     assert not any(span.events for span in failed)  # what an exception says may be what the event says
     assert [span.status.description for span in failed] == ["ValueError"] * 2  # in the batch, and then alone
 
 
-async def test_an_event_that_is_worked_on_alone_has_its_own_span_around_its_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with Partition([Agent(ORDERS, take_each, (DONE,))], [], tmp_path, monkeypatch) as partition:
-        traced = Traced(partition)
+async def test_an_event_that_is_worked_on_alone_has_its_own_span_around_its_work() -> None:
+    async with in_memory([Agent(ORDERS, take_each, (DONE,))], []) as trial:
+        traced = Traced(trial)
         seen.clear()
         for n in range(3):
             traced.publish(Order(str(n), f"s{n}"), KEPT if n == 1 else {})
-        await partition.read(10)
-        while partition.task.unfinished():
-            await partition.read(1)
-        partition.commit()
+        await trial.read(ORDERS, 10)
+        await trial.settle()
         [event], [batch] = traced.events, traced.batches
         assert seen == [batch.context.span_id, event.context.span_id, batch.context.span_id]
         assert "homunculus.stage.work_s" in said(event)
-        assert partition.outputs("done")[1].headers["traceparent"].split("-")[2] == f"{event.context.span_id:016x}"
+        assert trial.outputs(DONE)[1].headers["traceparent"].split("-")[2] == f"{event.context.span_id:016x}"
 
 
 async def test_work_that_a_crash_undoes_leaves_no_event_span(traced: Traced) -> None:
     traced.publish(Order("a", "ann"), KEPT)
-    await traced.partition.read(10)
-    await traced.partition.crash()
+    await traced.trial.read(ORDERS, 10)
+    await traced.trial.crash()
     assert not traced.events
 
 
 async def test_the_sampler_that_the_environment_names_decides_on_batches_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", "parentbased_always_off")
-    async with Partition([Agent(ORDERS, take, (DONE,))], [], tmp_path, monkeypatch) as partition:
-        traced = Traced(partition)
+    async with in_memory([Agent(ORDERS, take, (DONE,))], []) as trial:
+        traced = Traced(trial)
         traced.publish(Order("a", "ann"), KEPT)
-        await partition.read(10)
-        partition.commit()
+        await trial.read(ORDERS, 10)
+        await trial.commit()
         assert not traced.batches
         assert len(traced.events) == 1
 
 
 async def test_switched_off_by_the_sdks_own_variable_outputs_go_on_from_their_input(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
-    async with Partition([Agent(ORDERS, take, (DONE,))], [], tmp_path, monkeypatch) as partition:
-        traced = Traced(partition)
+    async with in_memory([Agent(ORDERS, take, (DONE,))], []) as trial:
+        traced = Traced(trial)
         traced.publish(Order("a", "ann"), KEPT)
-        await partition.read(10)
-        partition.commit()
+        await trial.read(ORDERS, 10)
+        await trial.commit()
         assert not traced.batches + traced.events
-        assert partition.outputs("done")[0].headers["traceparent"] == KEPT["traceparent"]
+        assert trial.outputs(DONE)[0].headers["traceparent"] == KEPT["traceparent"]
 
 
 async def test_a_collector_that_is_away_does_not_keep_a_worker() -> None:
