@@ -7,14 +7,15 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 
-from core.errors import CorruptStoreError, DataFolderError, FencedError, NewerStateError, TaskError, UsageError
+from core.errors import FencedError, NewerStateError, TaskError, UsageError
 from engine.admission import REFUSED, in_words
 from engine.batch import Slice, Staged
+from engine.checkpoints import Checkpoints
 from engine.clock import PartitionClock
 from engine.early import EarlyOutbox
 from engine.meters import Finished
@@ -24,20 +25,15 @@ from engine.producer import Producer
 from engine.quota import MAX_BYTES, MAX_STAGED, MAX_UNFINISHED, Quota, weigh
 from engine.record import Record
 from engine.schema import refuse_newer
-from engine.store import Meta, PartitionStore
-from engine.table import RESERVED, Items, Shard, Values
+from engine.store import PartitionStore
+from engine.table import RESERVED, Items, Shard
+from engine.taken import Taken
 
 if TYPE_CHECKING:
     from engine.engine import Engine
 
 log = logging.getLogger(__name__)
 
-CHECKPOINT_S: Final = 2.0
-CHECKPOINT_CHUNK: Final = 200
-CHECKPOINT_PAUSE_S: Final = 0.005
-"""Values written to RocksDB in one go, about .7 ms, and the pause after it: no event waits long for a checkpoint."""
-CHECKPOINT_VALUES: Final = 50_000
-"""Committed values that call for a checkpoint. While one is under way twice as many may come; then nothing is read."""
 CLOSE_S: Final = 5.0
 """What the end of its work may take when a partition is revoked."""
 REOPEN_S: Final = (0.2, 5.0)
@@ -45,23 +41,6 @@ REOPEN_S: Final = (0.2, 5.0)
 _VALUE: Final[Callable[[Record], bytes | None]] = attrgetter("value")
 REFUSED_S: Final = 60.0
 """Pause before a partition with a newer release's state is looked at again: another worker may have it by then."""
-
-
-class Taken(NamedTuple):
-    """What a commit takes from a task."""
-
-    positions: dict[str, int]
-    watermark: int
-    changes: dict[str, Items]
-    records: Builders
-    """The changes, for the changelogs."""
-    outputs: Builders
-    early: EarlyOutbox | None
-    staged: int
-    """So many outputs don't wait for a commit so far: all of them must have left before this one."""
-    finished: list[Finished]
-    at: float
-    """When, monotonic."""
 
 
 class PartitionTask:
@@ -79,6 +58,10 @@ class PartitionTask:
         """Of the finished prefix, ms since epoch: what clock makes of its newest event times."""
         self.clock = PartitionClock(self, {})
         self.committed: dict[str, int] = {}
+        self.shards: dict[str, Shard] = {}
+        """Its part of each table: a dict of its own whenever it opens."""
+        self.idle = True
+        """Whether nothing waits for a commit."""
         self.waits_since: float | None = None
         """When the oldest finished work that isn't committed came to wait for it, monotonic; None: nothing waits."""
         self.reason = "opening"
@@ -90,8 +73,6 @@ class PartitionTask:
         """Positions in topics that only another release reads: it goes on there when it comes back."""
         self._versioned: dict[str, int] = {}
         """Tables whose values of today aren't the first version."""
-        self._shards: dict[str, Shard] = {}
-        self._dirty = False
         self._finished: list[Finished] = []
         self._closing = False
         self._erased = ""
@@ -99,15 +80,11 @@ class PartitionTask:
         self._quota = Quota()
         self._held = False
         """Whether something finished waits for the commit after the next."""
-        self._waiting = 0
-        """Committed values that RocksDB doesn't have, as of the last commit."""
         self._written_to: set[TopicPartition] = set()
         self._early: EarlyOutbox | None = None
         """What doesn't wait for a commit: all outputs without transactions, else those of early agents."""
         self._store: PartitionStore | None = None
-        self._checkpointed = time.monotonic()
-        self._meta: Meta | None = None
-        self._writing: asyncio.Task[None] | None = None
+        self._checkpoints = Checkpoints(self)
         self._opening: asyncio.Task[PartitionStore] | None = None
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._runner = asyncio.create_task(self._run(), name=f"partition {partition}")
@@ -137,8 +114,6 @@ class PartitionTask:
                     error or repr(error),
                     pause,
                 )
-            except asyncio.CancelledError:
-                raise
             except Exception as error:  # anything else is a fault of ours, or a full disk: stop in the open
                 self._drop(str(error))
                 self.engine.fatal(error)
@@ -172,21 +147,20 @@ class PartitionTask:
         schemas = [table.schema for table in tables.values()]
         refuse_newer(self.partition, written.versions, written.format, schemas, store)  # before a value is read
         self._versioned = {schema.table: schema.version for schema in schemas if schema.version > 1}
-        self._dirty, self._held, self._erased, self._waiting = False, False, "", 0
-        self._shards = {name: table.shard(store) for name, table in tables.items()}
+        self.idle, self._held, self._erased = True, False, ""
+        self.shards = {name: table.shard(store) for name, table in tables.items()}
         self._trackers = {t: OffsetTracker(store.meta.positions.get(t, 0)) for t in self.topics}
         self._foreign = {t: offset for t, offset in store.meta.positions.items() if t not in self.topics}
         self.committed = dict(store.meta.positions)
         self.watermark = store.meta.watermark
-        self.clock = PartitionClock(self, self._shards)
+        self.clock = PartitionClock(self, self.shards)
         self.reason = "waiting for the models"
         await engine.ready.wait()
         await engine.seek({tp: self._trackers[tp.topic].position for tp in sources})
-        for topic, tracker in self._trackers.items():
-            tracker.accepted = tracker.position = max(
-                tracker.position, engine.begins(TopicPartition(topic, self.partition))
-            )
-        self._checkpointed = time.monotonic()
+        for tp in sources:
+            tracker = self._trackers[tp.topic]
+            tracker.accepted = tracker.position = max(tracker.position, engine.begins(tp))
+        self._checkpoints.opened()
         self.open = True  # last: now it may be read
         self.reason = ""
         engine.wake.set()
@@ -235,7 +209,7 @@ class PartitionTask:
             self._early.close(reason)
         self._finished, self.waits_since = [], None
         self._trackers = {}
-        self._shards = {}
+        self.shards = {}
 
     async def _release(self) -> None:
         opening, self._opening, self._store = self._opening, None, None
@@ -299,7 +273,7 @@ class PartitionTask:
         if not self.open or self._store is None:
             return {}
         stored = self._store.sizes()
-        return {name: (*stored.get(name, (0, 0)), shard.in_memory) for name, shard in self._shards.items()}
+        return {name: (*stored.get(name, (0, 0)), shard.in_memory) for name, shard in self.shards.items()}
 
     def replace(self, s: Slice[Any], parts: list[Slice[Any]]) -> None:
         """Smaller slices in the place of one."""
@@ -314,7 +288,7 @@ class PartitionTask:
         """Gives up unfinished work; the consumer goes back to where the finished prefix ends."""
         self.epoch += 1
         dropped = [s for tracker in self._trackers.values() for s in tracker.rewind()]
-        for shard in self._shards.values():
+        for shard in self.shards.values():
             shard.rollback(dropped, ())
         self.clock.reset()
         for topic, tracker in self._trackers.items():
@@ -324,7 +298,7 @@ class PartitionTask:
     def undo(self, s: Slice[Any]) -> None:
         """Takes back what one unfinished slice changed; the others' changes stay."""
         kept = [other for other in self.unfinished() if other is not s]
-        for shard in self._shards.values():
+        for shard in self.shards.values():
             shard.rollback([s], kept)
         s.changed.clear()
 
@@ -334,7 +308,7 @@ class PartitionTask:
 
         Returns how many values each table had; None where it can't be now: the slice is stale, its record comes again.
         """
-        keys = {name: self.engine.tables[name].keys_of(session, shard) for name, shard in self._shards.items()}
+        keys = {name: self.engine.tables[name].keys_of(session, shard) for name, shard in self.shards.items()}
         if self._at_work(s, session.encode(), keys):
             first = self._trackers[s.topic].spans[0] is s
             self.read_again()
@@ -345,7 +319,7 @@ class PartitionTask:
             self.engine.seek_now(TopicPartition(s.topic, self.partition), tracker.accepted)
         erased = {}
         s.erases = True
-        for name, shard in self._shards.items():
+        for name, shard in self.shards.items():
             erased[name] = sum(shard.finished(key) is not None for key in keys[name])
             for key in keys[name]:
                 shard.erase(s, key)
@@ -354,7 +328,7 @@ class PartitionTask:
     def _at_work(self, but: Slice[Any], key: bytes, keys: Mapping[str, list[bytes]]) -> bool:
         begun = [s for s in self.unfinished() if s is not but and s.begun]
         return any(key in s.keys for s in begun) or any(
-            shard.held_by_work(one) for name, shard in self._shards.items() for one in keys[name]
+            shard.held_by_work(one) for name, shard in self.shards.items() for one in keys[name]
         )
 
     @property
@@ -370,7 +344,7 @@ class PartitionTask:
         """A table's part here. Raises TaskError while the task isn't open, UsageError for a table that isn't the
         worker's."""
         try:
-            return self._shards[table]
+            return self.shards[table]
         except KeyError:
             if self.open:
                 raise UsageError(
@@ -395,7 +369,7 @@ class PartitionTask:
         if moved:
             if newest >= 0:
                 self.clock.passed(topic, newest)
-            self._touch()
+            self.touch()
             self.engine.wake.set()
             self.clock.strike()
 
@@ -417,12 +391,12 @@ class PartitionTask:
     def fired(self, firing: Slice[Any]) -> None:
         """What was due was worked on, on finished state: it is part of the next commit."""
         self._settle(firing)
-        self._touch()
+        self.touch()
 
     @property
     def staged_room(self) -> bool:
         """Whether more may be staged for the next commit."""
-        if self._quota.full(time.monotonic()) or (self._writing is not None and self._waiting > 2 * CHECKPOINT_VALUES):
+        if self._quota.full(time.monotonic()) or self._checkpoints.crowded:
             return False
         boxes = (box for box in (self._outbox, self._early) if box is not None)
         return all(box.count < MAX_STAGED and box.weight < self._share for box in boxes)
@@ -449,18 +423,14 @@ class PartitionTask:
         assert self._early is not None
         self._early.add(staged)
 
-    def _touch(self) -> None:
-        self._dirty = True
+    def touch(self) -> None:
+        """It has something to commit."""
+        self.idle = False
         if self.waits_since is None:
             self.waits_since = time.monotonic()
         self.engine.committer.wake()
 
     # -- committing ---------------------------------------------------------------------------------------------------
-
-    @property
-    def idle(self) -> bool:
-        """Whether nothing waits for a commit."""
-        return not self._dirty
 
     def positions(self) -> dict[TopicPartition, int]:
         """Where the finished prefix of each source ends."""
@@ -468,16 +438,16 @@ class PartitionTask:
 
     def targets(self) -> set[TopicPartition]:
         """What its next commit will write to, as far as is known by now: most write to what the last one did."""
-        touched = [name for name, shard in self._shards.items() if shard.touched]
+        touched = [name for name, shard in self.shards.items() if shard.touched]
         return {*self._changelog.targets(touched), *self._outbox.targets, *self._written_to}
 
     def take(self, producer: Producer) -> Taken:
         """What is finished and not yet committed; committed_to() or fail() must follow."""
-        self._dirty = False
-        changes: dict[str, Items] = {name: shard.take() for name, shard in self._shards.items()}
+        self.idle = True
+        changes: dict[str, Items] = {name: shard.take() for name, shard in self.shards.items()}
         for table, keys in self._changelog.orphans.items():
             written = {key for key, _ in changes[table]}
-            changes[table] += [(k, self._shards[table].stored(k)) for k in keys - written]
+            changes[table] += [(k, self.shards[table].stored(k)) for k in keys - written]
         for table, version in self._versioned.items():
             if any(raw is not None and not key.startswith(RESERVED) for key, raw in changes[table]):
                 self._changelog.versions[table] = version
@@ -517,53 +487,12 @@ class PartitionTask:
         self.note(ends)
         self._changelog.orphans.clear()
         for name, items in taken.changes.items():
-            self._shards[name].absorb(items)
+            self.shards[name].absorb(items)
         self.engine.watches.committed(self.partition, taken.changes)
-        self._meta = self._changelog.meta(taken.positions, taken.watermark)
         self.committed = taken.positions
-        self.waits_since = taken.at if self._dirty else None
+        self.waits_since = None if self.idle else taken.at
         self.engine.meters.sent(taken.outputs)
         self.engine.meters.commit_ended(taken.at, taken.finished)
         self._quota.committed(time.monotonic())
         self._go_on()
-        self._checkpoint()
-
-    def _checkpoint(self) -> None:
-        """Begins to write committed values to RocksDB when it is time and the last time is over. Not while a commit is
-        between taking and absorbing."""
-        self._waiting = sum(shard.waiting for shard in self._shards.values())
-        due = time.monotonic() - self._checkpointed > CHECKPOINT_S or self._waiting > CHECKPOINT_VALUES
-        if due and self._store is not None and self._meta is not None and self._writing is None:
-            self._checkpointed = time.monotonic()
-            taken = [(shard, shard.hand_over()) for shard in self._shards.values()]
-            self._writing = asyncio.create_task(self._write(self._store, taken, self._meta))
-
-    async def _write(self, store: PartitionStore, taken: list[tuple[Shard, Values]], meta: Meta) -> None:
-        try:
-            for shard, items in taken:
-                keys = list(items)
-                for i in range(0, len(keys), CHECKPOINT_CHUNK):
-                    store.write({shard.name: {key: items[key] for key in keys[i : i + CHECKPOINT_CHUNK]}})
-                    await asyncio.sleep(CHECKPOINT_PAUSE_S)  # RocksDB holds the GIL: let others have it
-            store.write({}, meta)
-            async with self.engine.committer.lock:
-                self._tidy([shard for shard, _ in taken])
-        except CorruptStoreError as error:
-            await self.engine.committer.failed(error)
-        except TaskError:
-            return  # the task is closed, or opened anew: this checkpoint is only older than it could be
-        except DataFolderError as error:
-            self.engine.fatal(error)
-        finally:
-            self._writing = None
-            self.engine.wake.set()
-
-    def _tidy(self, shards: list[Shard]) -> None:
-        if not self.open or any(self._shards.get(shard.name) is not shard for shard in shards):
-            return
-        unfinished = self.unfinished()
-        for shard in shards:
-            shard.written()
-            shard.tidy(unfinished)
-            if self.engine.tables[shard.name].expire(shard, self.watermark, unfinished):
-                self._touch()
+        self._checkpoints.committed(self._changelog.meta(taken.positions, taken.watermark))
