@@ -60,4 +60,4 @@ class Histogram:
             return self.bounds[-1]
         low, high = (self.bounds[bucket - 1] if bucket else 0.0), self.bounds[bucket]
         inside = counts[bucket]
-        return low + (high - low) * (rank - sums[bucket] + inside) / inside
+        return min(high, low + (high - low) * (rank - sums[bucket] + inside) / inside)  # a last bit may be too many

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from core.histogram import Histogram
@@ -32,6 +32,7 @@ def test_a_bucket_keeps_its_newest_trace() -> None:
 
 
 @given(st.lists(st.floats(0.0, 0.99), min_size=1, max_size=200), st.sampled_from([0.0, 0.5, 0.75, 1.0]))
+@example([0.5, 0.5, 0.5], 1.0)  # .4 * 3 / 3 is more than .4
 def test_a_quantile_is_off_by_its_bucket_at_most(values: list[float], q: float) -> None:
     histogram = Histogram(BOUNDS)
     for value in values:
