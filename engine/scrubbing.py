@@ -58,7 +58,7 @@ class Scrubber:
         try:
             await asyncio.to_thread(store.scrub)
         except TaskError:
-            return  # it was closed meanwhile: whoever opens it finds it as it was
+            return  # it was closed meanwhile, say: it is as it was, for the next look or for whoever opens it
         except DataFolderError as error:
             self._engine.fatal(error)
             return

@@ -32,6 +32,11 @@ log = logging.getLogger(__name__)
 
 _META: Final = b"meta"
 _SCRUBBED: Final = b"scrubbed"
+_MANIFEST: Final = 2048
+"""Bytes of a manifest with which the next change begins a new one. It names the first and last key of each file that
+there ever was since it was begun."""
+_CHANGES: Final = 100
+"""That many make one larger, by far."""
 _CORRUPT: Final = "Corruption"
 """What RocksDB's text begins with when files are damaged."""
 _GONE: Final = "No such file"
@@ -95,7 +100,7 @@ class RocksMemory:
         options.set_compression_type(DBCompressionType.lz4())
         options.set_max_open_files(256)
         options.set_keep_log_file_num(2)
-        options.set_max_manifest_file_size(1)  # anew with each change: it names the first and last key of every file
+        options.set_max_manifest_file_size(_MANIFEST)
         options.set_max_background_jobs(2)
         if bulk:
             # Sorted by the flush, in RocksDB's own thread: half the price of a skip list for the one that writes.
@@ -318,12 +323,20 @@ class PartitionStore:
                 self._scrubbing = False
 
     def _note_scrubbed(self, erased: str) -> None:
-        batch = WriteBatch(raw_mode=True)
-        batch.put(_SCRUBBED, erased.encode())
-        assert self._db is not None
-        self._apply(self._db, batch)
-        self._flush()  # a change: the manifest is written anew, without the files that are gone
-        self._scrubbed = erased
+        """Until the manifest is a new one, without the files that are gone."""
+        current = self.path / "CURRENT"
+        before = current.read_bytes()
+        for _ in range(_CHANGES):
+            self._refuse_closed()
+            batch = WriteBatch(raw_mode=True)
+            batch.put(_SCRUBBED, erased.encode())
+            assert self._db is not None
+            self._apply(self._db, batch)
+            self._flush()
+            if current.read_bytes() != before:
+                self._scrubbed = erased
+                return
+        raise TaskError(f"{self.path} keeps the list of its files as it was")
 
     def _refuse_closed(self) -> None:
         if self._closing or self._db is None:
