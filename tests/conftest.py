@@ -18,10 +18,13 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks every test that asks for Apache Kafka, so that `-m "not kafka"` leaves them out."""
+    """Marks every test that asks for Apache Kafka, so that `-m "not kafka"` leaves them out. Where tests run in several
+    processes a file stays in one, and so do all that need the ports that a worker has with nothing set."""
     for item in items:
         if "kafka" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.kafka)
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(item.path.name))
 
 
 @pytest.fixture(scope="session")

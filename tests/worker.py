@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 ROOT: Final = Path(__file__).parent.parent
-PORTS: Final = range(23000, 23100)
-"""Below the ports that the system lends to clients, so that one found free stays free until its server starts."""
+FIRST_PORT: Final = 23000 + 100 * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+PORTS: Final = range(FIRST_PORT, FIRST_PORT + 100)
+"""Below the ports that the system lends to clients, and this process' own, so that one found free stays free until its
+server starts."""
 _turn = itertools.count(os.getpid())
 
 

@@ -21,6 +21,8 @@ from examples.purchases.versions import trained
 from tests.kafka import Broker
 from tests.worker import ROOT, answers, free_port, until
 
+pytestmark = pytest.mark.xdist_group("the embedded broker's own port")
+
 FEW: Sequence[str] = ("--events", "5000")
 START_S = 60.0
 
