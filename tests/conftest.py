@@ -5,10 +5,15 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.kafka import Broker, given_kafka, running_embedded
+
+DEFAULT_PORTS: Final = {"test_demo", "test_embedded_worker", "test_trials"}
 
 
 def pytest_configure() -> None:
@@ -18,13 +23,24 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks every test that asks for Apache Kafka, so that `-m "not kafka"` leaves them out. Where tests run in several
-    processes a file stays in one, and so do all that need the ports that a worker has with nothing set."""
+    """Marks every test that asks for Apache Kafka, so that `-m "not kafka"` leaves them out."""
     for item in items:
         if "kafka" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.kafka)
-        if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(item.path.name))
+
+
+class ByFile(LoadScopeScheduling):
+    """A file's tests run in one process; so do those of all files that need the ports of a worker with nothing set."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return "the default ports" if Path(file).stem in DEFAULT_PORTS else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
+    """How tests are dealt to the processes of `pytest -n 2`."""
+    return ByFile(config, log)
 
 
 @pytest.fixture(scope="session")

@@ -21,8 +21,6 @@ from examples.purchases.versions import trained
 from tests.kafka import Broker
 from tests.worker import ROOT, answers, free_port, until
 
-pytestmark = pytest.mark.xdist_group("the embedded broker's own port")
-
 FEW: Sequence[str] = ("--events", "5000")
 START_S = 60.0
 
@@ -71,7 +69,7 @@ class Run:
 
     def _remember(self) -> None:
         self._processes = psutil.Process(self._process.pid).children(recursive=True)
-        assert self._processes
+        assert self._processes, f"nothing runs, or somebody else has the port:\n{self.output}"
 
     def send(self, number: signal.Signals) -> None:
         self._process.send_signal(number)

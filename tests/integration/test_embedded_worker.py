@@ -12,8 +12,6 @@ import pytest
 from engine.embedded import PORT
 from tests.worker import Worker, answers, free_port, until
 
-pytestmark = pytest.mark.xdist_group("the embedded broker's own port")
-
 WEB_PORT = 6066
 
 

@@ -24,8 +24,6 @@ from tests import tally
 from tests.kafka import given_kafka
 from tests.worker import ROOT
 
-pytestmark = pytest.mark.xdist_group("the embedded broker's own port")
-
 PAGE: Final = (ROOT / "docs" / "testing.md").read_text("utf-8")
 FILES: Final = re.findall(r"^`(\w+\.py)`.*?```python\n(.*?)```", PAGE, re.DOTALL | re.MULTILINE)
 LONG: Final = pytest.mark.long
