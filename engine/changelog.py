@@ -149,6 +149,11 @@ class Changelog:
         if any(store.meta.changelogs.get(t, 0) > ends[tp] for tp, t in self._tables.items()):
             log.warning("%s is ahead of its changelogs: the broker has lost records; it is rebuilt", store.path)
             store.wipe()
+        elif any(at > marker.positions.get(topic, 0) for topic, at in store.meta.positions.items()):
+            # A commit that the broker undid though it had confirmed it. Offsets don't show it: the mark of the abort
+            # lies behind what was written.
+            log.warning("%s is ahead of the newest commit: the broker has undone one; it is rebuilt", store.path)
+            store.wipe()
         left = sum(ends[tp] - store.meta.changelogs.get(t, 0) for tp, t in self._tables.items() if t != POSITIONS)
         self.left, read = left, 0
         changelogs = dict(store.meta.changelogs)
