@@ -123,6 +123,21 @@ async def test_a_folder_that_stands_at_an_older_commit_reads_only_the_rest(rig: 
     await producer.stop()
 
 
+async def test_a_folder_with_a_commit_that_the_broker_has_undone_is_rebuilt(rig: Rig) -> None:
+    """A restarted broker can undo what it had confirmed. The mark of the abort lies behind the records, so the
+    changelog seems to have all that the folder has."""
+    producer, log, store = await rig.owner()
+    confirmed = await rig.commit(producer, log, [(b"a", b"1")], 10)
+    await rig.half_a_commit(producer, log, [(b"a", b"2")])
+    behind = confirmed.changelogs[TABLE] + (2 if rig.connection.transactional else 1)  # a commit's own mark takes one
+    store.write({TABLE: {b"a": b"2"}}, Meta(confirmed.incarnation, {"source": 20}, {TABLE: behind}, 20))
+    folder = store.path
+    store.close()
+    _, _, store = await rig.owner(folder=folder)
+    assert content(store) == {b"a": b"1"}
+    assert store.meta.positions == {"source": 10}
+
+
 @pytest.mark.parametrize("meta", [Meta(incarnation="another life"), Meta(changelogs={TABLE: 10_000})])
 async def test_a_folder_of_changelogs_that_are_gone_is_rebuilt(rig: Rig, meta: Meta) -> None:
     producer, log, store = await rig.owner()
