@@ -188,7 +188,7 @@ async def _progress(
     connection: Connection, group: str, partitions: list[TopicPartition]
 ) -> dict[TopicPartition, Progress]:
     async with TopicAdmin(connection.bootstrap, connection.security) as admin:
-        noted = await admin.client.list_consumer_group_offsets(group, partitions=partitions)
+        noted = await admin.group_offsets(group, partitions)
     none = OffsetAndMetadata(-1, "")
     return {tp: Progress.decode(*noted.get(tp, none)) for tp in partitions}
 

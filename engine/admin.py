@@ -12,14 +12,18 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
+from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.client import CoordinationType
 from aiokafka.errors import KafkaError, NotControllerError, TopicAlreadyExistsError, for_code
+from aiokafka.structs import OffsetAndMetadata
 
 from core.errors import RightsError, SettingsError, TopicError
 from core.settings import Settings
 from core.topics import Cleanup, Direction, TopicSpec
 from engine.admission import REFUSED
+from engine.rights import coordinator
 
 log = logging.getLogger(__name__)
 
@@ -120,6 +124,16 @@ class TopicAdmin:
             for resource in answer.to_object()["resources"]
             if resource["error_code"] == 0  # a topic whose configs we may not see is not wrong
         }
+
+    async def group_offsets(
+        self, group: str, partitions: list[TopicPartition]
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What a group has noted; a cluster that never had a group is given time to make its first coordinator."""
+        node = await coordinator(self.client._client, CoordinationType.GROUP, group)
+        noted: dict[TopicPartition, OffsetAndMetadata] = await self.client.list_consumer_group_offsets(
+            group, node, partitions
+        )
+        return noted
 
 
 async def ensure_topics(

@@ -65,10 +65,11 @@ async def tailed(broker: Broker, prefix: str, *before: int, junk: bytes | None =
 
 async def test_the_newest_of_all_partitions_are_kept_and_followed(broker: Broker, prefix: str) -> None:
     async with tailed(broker, prefix, *range(40)) as bench:
-        await bench.until(lambda titles: len(titles) == MOST and titles[0] == "number 39")
+        await bench.until(lambda titles: len(titles) == MOST and "number 39" in titles)
         version = bench.tail.version
         await bench.publish(40, 41)
-        await bench.until(lambda titles: titles[:2] == ["number 41", "number 40"])
+        # Of one millisecond and two partitions nobody knows which came first.
+        await bench.until(lambda titles: {"number 41", "number 40"} <= set(titles))
         assert len(bench.tail.values) == MOST
         assert bench.tail.version > version
         ages = [told.at for told in bench.tail.values]
@@ -78,4 +79,4 @@ async def test_the_newest_of_all_partitions_are_kept_and_followed(broker: Broker
 async def test_what_is_no_alert_is_left_out(broker: Broker, prefix: str) -> None:
     async with tailed(broker, prefix, 1, junk=b"[" * 5000) as bench:
         await bench.publish(2)
-        await bench.until(lambda titles: titles == ["number 2", "number 1"])
+        await bench.until(lambda titles: sorted(titles) == ["number 1", "number 2"])
