@@ -15,6 +15,7 @@ from core.topics import TopicSpec
 from engine.admission import REFUSED
 from engine.codec import codec_of, explain
 from engine.connection import Connection
+from engine.onlooker import onlooking
 
 log = logging.getLogger(__name__)
 
@@ -49,22 +50,9 @@ class Feed(Generic[E]):
                 await asyncio.sleep(RETRY_S)
 
     async def _read(self) -> None:
-        settings = self._connection.settings
-        name = settings.topic_prefix + self._topic.name
-        consumer = AIOKafkaConsumer(
-            **self._connection.options,
-            isolation_level=self._connection.isolation,
-            enable_auto_commit=False,
-            auto_offset_reset="earliest",
-        )
-        try:
-            await consumer.start()
-            partitions = [TopicPartition(name, n) for n in range(settings.partitions)]
-            consumer.assign(partitions)
-            begins = await consumer.beginning_offsets(partitions)
-            ends = await consumer.end_offsets(partitions)
-            for tp in partitions:
-                consumer.seek(tp, max(self._positions.get(tp, 0), begins[tp]))
+        async with onlooking(self._connection, self._topic, "earliest") as (consumer, begins, ends):
+            for tp, begin in begins.items():
+                consumer.seek(tp, max(self._positions.get(tp, 0), begin))
             while True:
                 if not self.caught_up.is_set() and await self._at_end(consumer, ends):
                     self.caught_up.set()
@@ -72,8 +60,6 @@ class Feed(Generic[E]):
                     for record in records:
                         await self._call(record.key, record.value)
                         self._positions[tp] = record.offset + 1
-        finally:
-            await consumer.stop()
 
     async def _at_end(self, consumer: AIOKafkaConsumer, ends: dict[TopicPartition, int]) -> bool:
         for tp, end in ends.items():

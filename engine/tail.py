@@ -7,7 +7,7 @@ import logging
 from typing import Final, Generic, NamedTuple, TypeVar
 
 import msgspec
-from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 
 from core.errors import RightsError
@@ -16,6 +16,7 @@ from engine import rights
 from engine.admission import REFUSED, in_words
 from engine.codec import codec_of
 from engine.connection import Connection
+from engine.onlooker import onlooking
 
 log = logging.getLogger(__name__)
 
@@ -63,33 +64,19 @@ class Tail(Generic[E]):
                 await asyncio.sleep(RETRY_S)
 
     async def _read(self) -> None:
-        settings = self._connection.settings
-        name = settings.topic_prefix + self._topic.name
+        name = self._connection.settings.topic_prefix + self._topic.name
         # Asked first: a topic that we may not read looks to the consumer like one that isn't there.
         await rights.check(self._connection, rights.Needed({name: frozenset({rights.READ})}))
-        consumer = AIOKafkaConsumer(
-            **self._connection.options,
-            isolation_level=self._connection.isolation,
-            enable_auto_commit=False,
-            auto_offset_reset="latest",
-        )
-        try:
-            await consumer.start()
-            partitions = [TopicPartition(name, n) for n in range(settings.partitions)]
-            consumer.assign(partitions)
-            begins = await consumer.beginning_offsets(partitions)
-            ends = await consumer.end_offsets(partitions)
-            for tp in partitions:
+        async with onlooking(self._connection, self._topic, "latest") as (consumer, begins, ends):
+            for tp, end in ends.items():
                 # Twice as many offsets: each transaction's marker takes one.
-                newest = max(begins[tp], ends[tp] - 2 * self._most)
+                newest = max(begins[tp], end - 2 * self._most)
                 consumer.seek(tp, max(newest, self._positions.get(tp, 0)))
             self._say(None)
             while True:
                 for tp, records in (await consumer.getmany(timeout_ms=500)).items():
                     self._take([(record.timestamp, record.value) for record in records])
                     self._positions[tp] = records[-1].offset + 1
-        finally:
-            await consumer.stop()
 
     def _take(self, records: list[tuple[int, bytes | None]]) -> None:
         told = []
