@@ -18,6 +18,8 @@ INTERVAL_S: Final = 2.0
 CHUNK: Final = 200
 PAUSE_S: Final = 0.005
 """Values written to RocksDB in one go, about .7 ms, and the pause after it: no event waits long for a checkpoint."""
+GOLDEN: Final = 0.618
+"""Multiples of it, less their whole part, are far apart however many there are."""
 MAX_VALUES: Final = 50_000
 """Committed values that call for a checkpoint. While one is under way twice as many may come; then nothing is read."""
 
@@ -39,7 +41,9 @@ class Checkpoints:
 
     def opened(self) -> None:
         """The task is about to open: RocksDB has all that is committed."""
-        self._began, self._waiting = time.monotonic(), 0
+        # Partitions open at the same time: all checkpoints at once would take half of the event loop for a while.
+        self._began = time.monotonic() - INTERVAL_S * (self._task.partition * GOLDEN % 1)
+        self._waiting = 0
 
     def committed(self, meta: Meta) -> None:
         """Begins the next one when it is time and the last one is over. Not while a commit is between taking and

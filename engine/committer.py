@@ -84,6 +84,8 @@ class Committer:
         connection = self._engine.connection
         producer = Producer(connection, transactional_id)
         try:
+            if producer.transactional:
+                await self.takeover.note_verdicts()
             await producer.start()
         except TaskError:
             await producer.stop()

@@ -9,8 +9,10 @@ the group has thrown it out, else after a moment in which it may still end what 
 And there are transactions whose markers a broker forgot when it stopped. Seen on Kafka 4.4 (one broker, stopped under
 load, 3 times in 50): the coordinator has logged CompleteCommit, but in some partitions the marker is missing. What
 lies behind is invisible to read_committed readers, and the next commit of the same producer makes it visible, decided
-or not. They are ended as the positions say: committed if the newest positions record is visible, else aborted. Where
-the marker is missing in the group's offsets, nobody would ever get a lock again.
+or not. They are ended as their coordinator says, which knows until the producer's next start: its worker has been told
+so, and in other partitions it may have been seen. Where no coordinator knows, as the positions say: committed if the
+newest positions record is visible, else aborted. Where the marker is missing in the group's offsets, nobody would ever
+get a lock again.
 """
 
 from __future__ import annotations
@@ -55,6 +57,8 @@ OFFSETS: Final = "__consumer_offsets"
 """Where groups' offsets are, and so our transactions' locks."""
 ONGOING: Final = "Ongoing"
 """A transaction that its coordinator knows to be open."""
+DECIDED: Final = {"PrepareCommit": True, "CompleteCommit": True, "PrepareAbort": False, "CompleteAbort": False}
+"""States of a transaction whose end its coordinator has logged; True: committed."""
 
 EndOwn = Callable[[Iterable[TopicPartition], bool], Awaitable[None]]
 """Writes markers to partitions in the name of this worker's own producer; True commits."""
@@ -63,9 +67,10 @@ EndOwn = Callable[[Iterable[TopicPartition], bool], Awaitable[None]]
 class _Transaction(NamedTuple):
     """What a coordinator says of a transactional id."""
 
-    node: int
     producer: int
+    epoch: int
     state: str
+    partitions: frozenset[TopicPartition]
 
 
 class Takeover:
@@ -80,6 +85,8 @@ class Takeover:
         self._readers: dict[str, asyncio.Task[AIOKafkaConsumer]] = {}
         """By isolation level. The group's consumer would be slower: a question waits behind its open fetch."""
         self._fencing: dict[str, asyncio.Task[None]] = {}
+        self._verdicts: dict[tuple[int, int], bool] = {}
+        """How the last transaction of a producer id and epoch has ended, as its coordinator had it."""
 
     async def decided(
         self,
@@ -170,43 +177,44 @@ class Takeover:
             task = self._readers[isolation] = asyncio.create_task(_started(self._connection, isolation))
         return await asyncio.shield(task)
 
-    async def _ask_all(self, request: Callable[[], Any]) -> list[tuple[int, Any]]:
-        client = (await self._reader(UNCOMMITTED))._client
-        nodes = [broker.nodeId for broker in client.cluster.brokers()]
-        return [(node, await client.send(node, request())) for node in nodes]
+    async def note_verdicts(self) -> None:
+        """A producer that starts makes its coordinator forget how its last transaction ended: this comes first.
+
+        Raises TaskError.
+        """
+        try:
+            await self._transactions()
+        except (KafkaError, OSError) as error:
+            raise TaskError(f"the broker says nothing of its transactions: {error!r}") from error
 
     async def _transactions(self) -> dict[str, _Transaction]:
-        """What is known under our application's transactional ids, this worker's left out.
+        """What is known under our application's transactional ids.
 
         Another application's may be among them, where its name begins like ours.
         """
         ours = f"{self._connection.settings.app_id}-"
+        client = (await self._reader(UNCOMMITTED))._client
         found = {}
-        for node, answer in await self._ask_all(ListTransactionsRequest):
-            for transactional_id, producer, state, _ in answer.transactions:
-                if transactional_id.startswith(ours) and transactional_id != self._own_id:
-                    found[transactional_id] = _Transaction(node, producer, state)
+        for node in [broker.nodeId for broker in client.cluster.brokers()]:
+            listed = await client.send(node, ListTransactionsRequest())
+            names = [name for name, *_ in listed.transactions if name.startswith(ours)]
+            described = await client.send(node, DescribeTransactionsRequest(names)) if names else None
+            for code, name, state, _, _, producer, epoch, topics, _ in described.transactions if described else ():
+                if for_code(code) is NoError:
+                    partitions = frozenset(TopicPartition(topic, n) for topic, numbers, _ in topics for n in numbers)
+                    found[name] = _Transaction(producer, epoch, state, partitions)
+                    if state in DECIDED:
+                        self._verdicts[producer, epoch] = DECIDED[state]
         return found
 
-    async def _writers_of(self, positions: TopicPartition) -> list[str]:
-        """Transactional ids whose open transaction has a partition in it."""
-        by_node: dict[int, list[str]] = {}
-        for transactional_id, transaction in (await self._transactions()).items():
-            by_node.setdefault(transaction.node, []).append(transactional_id)
-        client = (await self._reader(UNCOMMITTED))._client
-        writers = []
-        for node, ids in by_node.items():
-            answer = await client.send(node, DescribeTransactionsRequest(ids))
-            for _, transactional_id, _, _, _, _, _, topics, _ in answer.transactions:
-                if any(topic == positions.topic and positions.partition in numbers for topic, numbers, _ in topics):
-                    writers.append(transactional_id)
-        return writers
+    async def _others(self) -> dict[str, _Transaction]:
+        return {name: one for name, one in (await self._transactions()).items() if name != self._own_id}
 
     # -- deciding -----------------------------------------------------------------------------------------------------
 
     async def _fence_writers_of(self, positions: TopicPartition, spared: Collection[str] = ()) -> None:
-        for transactional_id in await self._writers_of(positions):
-            if transactional_id in spared:
+        for transactional_id, transaction in (await self._others()).items():
+            if positions not in transaction.partitions or transactional_id in spared:
                 continue
             if transactional_id not in self._fencing:
                 log.warning(
@@ -229,18 +237,20 @@ class Takeover:
             await producer.stop()
 
     async def _end_hanging(self, hanging: list[TopicPartition], positions: TopicPartition) -> None:
-        commit = await self._newest_is_visible(positions)
-        transactions = await self._transactions()
+        visible = await self._newest_is_visible(positions)
+        transactions = await self._others()
         owners = {transaction.producer: name for name, transaction in transactions.items()}
-        for number, partitions in (await self._open_producers(hanging)).items():
+        for (number, epoch), partitions in (await self._open_producers(hanging)).items():
             owner = owners.get(number)
             if owner is not None and transactions[owner].state == ONGOING:
                 continue  # its coordinator knows of it, and it has nothing of our positions: another application's
+            commit = self._verdicts.get((number, epoch), visible)
             log.warning(
-                "Partition %d: the broker left a transaction open in %s; it is %s, as its positions say",
+                "Partition %d: the broker left a transaction open in %s; it is %s, as its %s",
                 positions.partition,
                 ", ".join(sorted(tp.topic for tp in partitions)),
                 "committed" if commit else "aborted",
+                "coordinator has it" if (number, epoch) in self._verdicts else "positions say",
             )
             if owner is None:
                 await self._end_own(partitions, commit)
@@ -255,8 +265,9 @@ class Takeover:
         await _known(client, [OFFSETS])
         numbers = client.cluster.partitions_for_topic(OFFSETS) or ()
         holders = await self._open_producers([TopicPartition(OFFSETS, number) for number in numbers])
-        for name, transaction in (await self._transactions()).items():
-            if transaction.producer in holders and transaction.state != ONGOING:
+        producers = {number for number, _ in holders}
+        for name, transaction in (await self._others()).items():
+            if transaction.producer in producers and transaction.state != ONGOING:
                 await self._end_in_the_name_of(name, (), False)
 
     async def _end_in_the_name_of(self, name: str, targets: Iterable[TopicPartition], commit: bool) -> None:
@@ -267,22 +278,24 @@ class Takeover:
         finally:
             await producer.stop()
 
-    async def _open_producers(self, partitions: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
-        """Producer ids with the partitions in which their transactions are open."""
+    async def _open_producers(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[tuple[int, int], list[TopicPartition]]:
+        """Producer ids and epochs with the partitions in which their transactions are open."""
         client = (await self._reader(UNCOMMITTED))._client
         by_node: dict[int, list[TopicPartition]] = {}
         for tp in partitions:
             by_node.setdefault(client.cluster.leader_for_partition(tp), []).append(tp)
-        found: dict[int, list[TopicPartition]] = {}
+        found: dict[tuple[int, int], list[TopicPartition]] = {}
         for node, led in by_node.items():
             answer = await client.send(node, DescribeProducersRequest(led))
             for topic, described, _ in answer.topics:
                 if any(for_code(code) is TopicAuthorizationFailedError for _, code, *_ in described):
                     log.warning("Whose transaction is open in %s can't be seen: the right READ on it is missing", topic)
                 for partition, _, _, producers, _ in described:
-                    for number, *_, open_since, _ in producers:
+                    for number, epoch, *_, open_since, _ in producers:
                         if open_since >= 0:
-                            found.setdefault(number, []).append(TopicPartition(topic, partition))
+                            found.setdefault((number, epoch), []).append(TopicPartition(topic, partition))
         return found
 
     async def _newest_is_visible(self, positions: TopicPartition) -> bool:
