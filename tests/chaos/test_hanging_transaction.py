@@ -60,9 +60,9 @@ async def test_a_lock_that_nobody_would_ever_open_is_opened(own_kafka: OwnKafka,
 
 
 @pytest.mark.parametrize("own_kafka", [LETS_IT_HANG], indirect=True)
-@pytest.mark.parametrize("who", ["the worker that was told", "its next process", "another worker"])
-def test_what_was_confirmed_stays(own_kafka: OwnKafka, tmp_path: Path, who: str) -> None:
-    """The outputs were seen and the worker was told: with the markers of its state missing it's still one commit."""
+@pytest.mark.parametrize("who", ["its next process", "another worker"])
+def test_what_a_worker_was_told_to_be_committed_stays(own_kafka: OwnKafka, tmp_path: Path, who: str) -> None:
+    """Its outputs have been seen: with the markers of its state missing it's one commit all the same."""
     with rig_on(own_kafka.broker, tmp_path, partitions=2) as rig:
         worker = rig.worker("a", app="tests.forgetful.app").start()
         rig.deploy()
@@ -73,17 +73,12 @@ def test_what_was_confirmed_stays(own_kafka: OwnKafka, tmp_path: Path, who: str)
         forget.touch()
         sender.send(1000)
         rig.wait_predictions()
-        if who == "the worker that was told":
-            own_kafka.stop()
-            forget.unlink()
-            own_kafka.start()
-        else:
-            worker.kill()
-            forget.unlink()
-            worker = worker.start() if who == "its next process" else rig.worker("b").start()
+        worker.kill()
+        forget.unlink()
+        worker = worker.start() if who == "its next process" else rig.worker("b").start()
         worker.wait_log("committed, as its coordinator has it", 60)
         sender.send(1000)
-        rig.assert_exact()
+        rig.assert_exact(within_s=90)
 
 
 async def leave_locked(rig: Rig, name: str) -> None:
