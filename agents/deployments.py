@@ -12,6 +12,7 @@ from aiokafka.errors import KafkaError
 from pydantic import TypeAdapter
 
 from agents.erasures import erase
+from agents.trials import Trials
 from core.errors import DecodeError, ModelError, RequestRefusedError
 from core.events import Action, Alert, Deployment, ModelName, ModelStatus
 from core.topics import ALERTS, CONTROL, DEPLOYMENTS, MODEL_STATUS
@@ -28,6 +29,8 @@ from tables.sessions import sessions
 
 log = logging.getLogger(__name__)
 
+FIGURES_S: Final = 1.0
+"""Between two reports on a canary or a shadow."""
 _MODEL_NAME: Final = TypeAdapter(ModelName)
 
 
@@ -56,10 +59,14 @@ async def _decide(s: Slice[Action], action: Action, store: ModelStore) -> None:
     models = s.task.engine.models
     try:
         versions = await asyncio.to_thread(store.versions, model)
-        accepted = judge(model, action, deployments.get(model), versions, record.timestamp)
-        if accepted.active is not None:
-            # Before it is accepted: a version that can't go live must not displace the one that workers start with.
-            await models.verify(model, accepted.active)
+        now = deployments.get(model)
+        accepted = judge(model, action, now, versions, record.timestamp)
+        known = {*now.versions, now.previous} if now is not None else set()
+        for version in accepted.versions:
+            if version not in known:
+                # Before it is accepted: what can't go live must not displace what workers start with. What has been
+                # live before isn't tried again: a way back has to be quick.
+                await models.verify(model, version)
     except (RequestRefusedError, ModelError, ValueError) as error:
         log.warning("Control request %s for %s is refused: %s", source, model, error)
         models.refuse(model, str(error))
@@ -98,6 +105,7 @@ class Follower:
         self._first: dict[str, Deployment] = {}
         self._loads: set[asyncio.Task[None]] = set()
         self._feed = Feed(engine.connection, DEPLOYMENTS, self._on_deployment)
+        self._trials = Trials(engine, publisher)
         engine.models.check(self._want)
         engine.models.watch(lambda model: self._spawn(self._report()))
 
@@ -108,6 +116,8 @@ class Follower:
         needed = await asyncio.to_thread(engine.models.needed)
         sessions.configure(needed, settings.session_ttl, max(1, settings.hot_sessions // settings.partitions))
         reading = asyncio.create_task(self._feed.run())
+        telling = asyncio.create_task(self._tell_figures())
+        trying = asyncio.create_task(self._trials.run())
         try:
             await self._feed.caught_up.wait()
             for deployment in self._first.values():
@@ -117,9 +127,18 @@ class Follower:
                     'No model is deployed yet: publish {"active": VERSION} to control, keyed by the model\'s name'
                 )
             engine.ready.set()
-            await reading
+            for ended in asyncio.as_completed((reading, telling, trying)):
+                await ended
         finally:
-            reading.cancel()
+            for task in (reading, telling, trying):
+                task.cancel()
+
+    async def _tell_figures(self) -> None:
+        """For ever: while something is on trial, others have to see how it does."""
+        while True:
+            await asyncio.sleep(FIGURES_S)
+            if self._engine.models.on_trial:
+                await self._report()
 
     def _want(self, manifest: Manifest) -> None:
         sessions.want(manifest.session_features)

@@ -40,6 +40,10 @@ class Observation(msgspec.Struct, gc=False):
     tenant: str | None = None
 
 
+Role = Literal["active", "canary", "shadow"]
+"""As what a version answers: shadows for comparison alone."""
+
+
 class Prediction(msgspec.Struct, gc=False, omit_defaults=True):
     """What a model said of one observation."""
 
@@ -56,7 +60,7 @@ class Prediction(msgspec.Struct, gc=False, omit_defaults=True):
     confidence: float | None
     """None for regressors that declare no interval."""
     low_confidence: bool
-    role: Literal["active", "canary", "shadow"]
+    role: Role
     decision: bool | None = None
     """Whether the decision label's score passed the manifest's threshold; absent where it has none."""
     out_of_order: bool = False
@@ -99,6 +103,7 @@ class Action(BaseModel):
     version: Version | None = None
     share: float | None = Field(default=None, ge=0, le=1)
     limits: dict[str, float] | None = None
+    """Of a canary: what promotes it or rolls it back by itself (models/limits.py)."""
     fallback: Version | None = None
     response: str | None = Field(default=None, max_length=200)
     based_on: int | None = Field(default=None, ge=0)
@@ -127,7 +132,7 @@ class Canary(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     version: Version
-    share: float = Field(ge=0, le=1)
+    share: float = Field(gt=0, le=1)
 
 
 class Deployment(BaseModel):
@@ -138,6 +143,8 @@ class Deployment(BaseModel):
     model: ModelName
     revision: int = Field(ge=1)
     active: Version | None
+    previous: Version | None = None
+    """Active before this one: where a rollback leads that names none."""
     canary: Canary | None = None
     shadow: tuple[Version, ...] = ()
     fallback: Version | None = None
@@ -148,6 +155,12 @@ class Deployment(BaseModel):
     """ms since epoch: the time of the request that led here."""
     author: str | None = None
     reason: str | None = None
+
+    @property
+    def versions(self) -> tuple[Version, ...]:
+        """Those that must be loaded, the active one first."""
+        named = (self.active, self.canary.version if self.canary else None, *self.shadow)
+        return tuple(version for version in named if version is not None)
 
 
 class ModelStatus(BaseModel):

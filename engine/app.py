@@ -49,6 +49,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+SHADOW_NICE: Final = 10
+"""By how much versions that answer for nobody let others have the processor."""
+
 FILES: Final = 65_536
 """Open files that a worker asks for, at most."""
 START_STATUS: Final = 1
@@ -269,7 +272,11 @@ def create_app(settings: Settings, background: Iterable[Background] = ()) -> App
     """The application of every agent and table that has been imported. Raises SettingsError."""
     mode_loop.use("uvloop")
     models = LiveModels(
-        ModelStore(settings.model_store), Device.of(settings.device), InferenceThread(), settings.default_model
+        ModelStore(settings.model_store),
+        Device.of(settings.device),
+        InferenceThread(),
+        settings.default_model,
+        aside=InferenceThread("shadow", nice=SHADOW_NICE),
     )
     return App(settings, models, declared, background)
 

@@ -15,12 +15,12 @@ EVERY_S: Final = 0.002
 """CPU seconds, of all threads, between samples."""
 PARTS: Final[tuple[tuple[str, str, str], ...]] = (
     ("engine/agent.py", "_decode_slice", "decode"),
-    ("agents/scoring.py", "fold", "fold"),
+    ("agents/plan.py", "fold", "fold"),
     ("tables/", "", "fold"),
     ("engine/columns.py", "take", "commit"),
     ("engine/columns.py", "", "fold"),
     ("agents/scoring.py", "_stage", "encode"),
-    ("agents/scoring.py", "predict", "model"),
+    ("agents/plan.py", "predict", "model"),
     ("models/", "", "model"),
     ("engine/outputs.py", "", "produce"),
     ("engine/producer.py", "", "produce"),

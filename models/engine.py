@@ -20,8 +20,8 @@ class Engine(Protocol):
     def identity(self) -> str:
         """sha256 over the model's bytes and its manifest: the same answers come from the same identity alone."""
 
-    async def run(self, inputs: Arrays) -> Arrays:
-        """Computes all outputs of the rows. Never blocks the event loop."""
+    async def run(self, inputs: Arrays, *, aside: bool = False) -> Arrays:
+        """Computes all outputs of the rows. Never blocks the event loop. aside: never in the way of other calls."""
 
     def close(self) -> None:
         """Frees what it holds. Nothing may be in flight."""

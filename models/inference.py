@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import queue
+import sys
 import threading
 import time
 from collections import deque
@@ -85,9 +87,11 @@ class InferenceThread:
         max_rows: int = 4096,
         max_delay_s: float = 0.0,
         admission: Admission | None = None,
+        nice: int = 0,
     ) -> None:
         """max_rows: most rows of a merged run; one call with more is computed whole. max_delay_s: how long a call
-        that is smaller waits for company; 0 merges what waits already and delays nobody."""
+        that is smaller waits for company; 0 merges what waits already and delays nobody. nice: by how much the
+        thread lets others pass, where the system can do so for one thread."""
         self.max_rows = max_rows
         self.max_delay_s = max_delay_s
         self.load = _Load()
@@ -96,6 +100,7 @@ class InferenceThread:
         self._waiting: deque[_Call] = deque()
         self._closing = False
         self._ended = False
+        self._nice = nice
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
 
@@ -126,6 +131,8 @@ class InferenceThread:
             raise TimeoutError(f"thread {self._thread.name} still computes after {within_s} s")
 
     def _work(self) -> None:
+        if self._nice and sys.platform == "linux":
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), self._nice)
         while (calls := self._next()) is not None:
             self._compute(calls)
             self._deliver(calls)

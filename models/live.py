@@ -9,15 +9,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import msgspec
+
 from core.errors import ModelError, NoModelError, UnknownModelError
 from core.events import Deployment
 from models.device import Device
 from models.features import SessionFeature
 from models.inference import InferenceThread
 from models.manifest import Manifest
+from models.routing import Routing
 from models.runtime import Runtime
 from models.store import ModelStore
-from models.swap import Course, LiveVersion, Stage
+from models.swap import Course, Stage
+from models.version import LiveVersion
 
 log = logging.getLogger(__name__)
 
@@ -25,26 +29,21 @@ REFUSED: Final = 20
 """Refused requests that are remembered."""
 
 
-@dataclass(frozen=True, slots=True)
-class Routing:
-    """Who answers for one model. Replaced as a whole, so that a flip is one assignment; canaries and shadows join
-    here."""
-
-    active: LiveVersion | None = None
-
-    def answering(self, session: str | None = None) -> LiveVersion | None:
-        """The version that answers for a session; the session matters once a canary has its share."""
-        return self.active
-
-
 @dataclass(slots=True)
 class _Model:
     """All that this worker knows of one model."""
 
     wanted: Deployment
-    routing: Routing = Routing()
+    routing: Routing = field(default_factory=Routing)
     loading: Course | None = None
     draining: list[LiveVersion] = field(default_factory=list)
+
+    @property
+    def loaded(self) -> list[LiveVersion]:
+        """Those that compute, and those that drain."""
+        drain = [version for version in self.draining if version.course.stage is Stage.DRAINING]
+        return [*self.routing, *drain]
+
     error: str | None = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -52,17 +51,26 @@ class _Model:
 class LiveModels:
     """The worker's models. Belongs to one event loop; loading and computing happen on other threads.
 
-    Whoever computes holds the version from building its rows to reading its scores:
+    Whoever computes holds the versions from building their rows to reading their scores:
 
         with live.using(name) as version:
             scores = await version.predict(inputs)
     """
 
-    def __init__(self, store: ModelStore, device: Device, thread: InferenceThread, default: str | None = None) -> None:
-        """default: the model of events that name none; without it, the only one that is deployed."""
+    def __init__(
+        self,
+        store: ModelStore,
+        device: Device,
+        thread: InferenceThread,
+        default: str | None = None,
+        aside: InferenceThread | None = None,
+    ) -> None:
+        """default: the model of events that name none; without it, the only one that is deployed. aside: where
+        shadows compute; without it, among the others."""
         self.store = store
         self._device = device
         self._thread = thread
+        self._aside = aside
         self._default = default
         self._models: dict[str, _Model] = {}
         self._checks: list[Callable[[Manifest], None]] = []
@@ -88,11 +96,12 @@ class LiveModels:
         self._watchers.append(callback)
 
     async def converge(self, deployment: Deployment) -> None:
-        """Makes the deployment true on this worker: loads its active version beside the old one, verifies it, flips.
+        """Makes the deployment true on this worker: loads what it names beside what is live, verifies it, flips.
 
         Older revisions than the newest seen do nothing; a version that is overtaken while it loads never answers.
-        Work in flight ends on the version that it began on, which is freed then. Raises ModelError when the version
-        can't be loaded: the old one stays live, and status() tells the error until a load succeeds.
+        Work in flight ends on the version that it began on, which is freed then. Raises ModelError when a version
+        can't be loaded: the old active one stays, a canary or a shadow is left out, and status() tells the error until
+        all of a deployment has been loaded.
         """
         model = self._models.setdefault(deployment.model, _Model(deployment))
         if deployment.revision < model.wanted.revision:
@@ -110,39 +119,63 @@ class LiveModels:
                 self._tell(deployment.model)
 
     async def _make(self, model: _Model, deployment: Deployment) -> None:
-        old = model.routing.active
-        if deployment.active is None or (old is not None and old.version == deployment.active):
-            new = old if deployment.active else None
-        else:
-            model.draining = [v for v in model.draining if v.course.stage is Stage.DRAINING]
-            warm = (v for v in model.draining if v.version == deployment.active)
-            new = next(warm, None) or await self._load(model, deployment.model, deployment.active)
-        if model.wanted is not deployment and new is not None and new.course.stage is Stage.VERIFIED:
-            new.retire()
+        have = {version.version: version for version in model.loaded}
+        new: list[LiveVersion] = []
+        errors: list[ModelError] = []
+        for wanted in deployment.versions:
+            if wanted not in have and model.wanted is deployment:
+                try:
+                    have[wanted] = await self._load(model, deployment.model, wanted)
+                    new.append(have[wanted])
+                except ModelError as error:
+                    errors.append(error)
+        if model.wanted is not deployment:
+            for version in new:
+                version.retire()
             return
+        self._flip(model, self._routing(model, deployment, have))
+        if errors:
+            raise errors[0]
         model.error = None
-        if new is not old:
-            self._flip(model, new)
+
+    def _routing(self, model: _Model, deployment: Deployment, have: dict[str, LiveVersion]) -> Routing:
+        active = None
+        if deployment.active is not None:
+            active = have.get(deployment.active, model.routing.active)
+        others = {version: one for version, one in have.items() if one is not active}
+        canary = others.get(deployment.canary.version) if deployment.canary and active else None
+        return Routing(
+            deployment.model,
+            active,
+            canary,
+            deployment.canary.share if deployment.canary and canary else 0.0,
+            tuple(others[version] for version in deployment.shadow if active and version in others),
+            paired="min_agreement" in deployment.limits,
+        )
 
     async def verify(self, name: str, version: str) -> None:
         """Loads a version as a deployment would, and lets it go. Raises the ModelError that the deployment would meet.
 
-        A version that answers here has passed already.
+        A version that computes here has passed already.
         """
-        live = self.get(name)
-        if live is None or live.version != version:
-            (await self._runtime(name, version)).close()
+        model = self._models.get(name)
+        if model is None or all(loaded.version != version for loaded in model.loaded):
+            (await self._runtime(name, version, Course(f"{name}@{version}"))).close()
 
-    async def _runtime(self, name: str, version: str) -> Runtime:
+    async def _runtime(self, name: str, version: str, course: Course) -> Runtime:
         folder = await asyncio.to_thread(self.store.fetch, name, version)
         for check in self._checks:
             check(folder.manifest)
-        return await Runtime.load(folder, self._device, self._thread)
+        course.to(Stage.VERIFYING)
+        return await Runtime.load(
+            folder, self._device, self._thread, aside=self._aside, warming=lambda: course.to(Stage.WARMING)
+        )
 
     async def _load(self, model: _Model, name: str, version: str) -> LiveVersion:
         model.loading = course = Course(f"{name}@{version}")
+        self._tell(name)
         try:
-            runtime = await self._runtime(name, version)
+            runtime = await self._runtime(name, version, course)
         except BaseException:
             course.to(Stage.FAILED)
             raise
@@ -150,16 +183,25 @@ class LiveModels:
             model.loading = None
         return LiveVersion(runtime.manifest, runtime, course)
 
-    def _flip(self, model: _Model, new: LiveVersion | None) -> None:
+    def _flip(self, model: _Model, routing: Routing) -> None:
         """From here on everybody gets the new one. No await: nobody sees a state between."""
-        old = model.routing.active
-        if new is not None:
-            new.course.to(Stage.ACTIVE)
-        model.routing = Routing(new)
-        if old is not None:
-            old.retire()
-        model.draining = [v for v in (*model.draining, old) if v is not None and v.course.stage is Stage.DRAINING]
-        log.info("%s answers in place of %s", _who(new), _who(old))
+        old, kept = model.routing, set(map(id, routing))
+        roles = (
+            (routing.active, Stage.ACTIVE),
+            (routing.canary, Stage.CANARY),
+            *((one, Stage.SHADOW) for one in routing.shadows),
+        )
+        for version, role in roles:
+            if version is not None:
+                version.begin(role)
+        model.routing = routing
+        gone = [version for version in old if id(version) not in kept]
+        for version in gone:
+            version.retire()
+        drain = [version for version in (*model.draining, *gone) if version.course.stage is Stage.DRAINING]
+        model.draining = list({id(version): version for version in drain}.values())
+        if _who(old) != _who(routing):
+            log.info("%s in place of %s", _who(routing), _who(old))
 
     def resolve(self, name: str | None) -> str:
         """The model that an event means by a name, or by none.
@@ -180,26 +222,32 @@ class LiveModels:
             raise NoModelError(self._why_not(wanted))
         return wanted
 
-    def get(self, name: str, session: str | None = None) -> LiveVersion | None:
-        """The version that answers now, or None. To compute on it, hold it with `using`."""
+    def get(self, name: str) -> LiveVersion | None:
+        """The active version now, or None. To compute on it, hold it with `using`."""
         model = self._models.get(name)
-        return model.routing.answering(session) if model else None
+        return model.routing.active if model else None
 
     @contextmanager
-    def using(self, name: str | None, session: str | None = None) -> Iterator[LiveVersion]:
-        """Holds the version that answers now: it isn't freed before the block ends, whatever is deployed meanwhile.
+    def using(self, name: str | None) -> Iterator[LiveVersion]:
+        """Holds the active version: it isn't freed before the block ends, whatever is deployed meanwhile.
 
         Raises what `resolve` raises.
         """
-        model = self.resolve(name)
-        version = self.get(model, session)
-        if version is None:
-            raise NoModelError(self._why_not(model))
-        version.hold()
+        with self.routed(name) as routing:
+            assert routing.active is not None
+            yield routing.active
+
+    @contextmanager
+    def routed(self, name: str | None) -> Iterator[Routing]:
+        """As using(), with all that computes for the model: there is an active version among it."""
+        routing = self._models[self.resolve(name)].routing
+        for version in routing:
+            version.hold()
         try:
-            yield version
+            yield routing
         finally:
-            version.release()
+            for version in routing:
+                version.release()
 
     async def until_live(self, name: str | None, within_s: float) -> str:
         """Waits until a model answers. Returns its name; raises NoModelError after the limit, in seconds, and
@@ -224,13 +272,22 @@ class LiveModels:
 
     def needed(self) -> frozenset[SessionFeature]:
         """The session features that any version asks for, loaded or in the store. Reads the store: blocking."""
-        loaded = (v for model in self._models.values() for v in (model.routing.active, *model.draining) if v)
+        loaded = (version for model in self._models.values() for version in model.loaded)
         return self.store.needed().union(*(version.manifest.session_features for version in loaded))
 
     def versions(self) -> list[LiveVersion]:
-        """Those that answer, and those that still compute for somebody who began on them."""
-        held = (v for _, model in sorted(self._models.items()) for v in (model.routing.active, *model.draining))
-        return [v for v in held if v is not None and v.course.stage in {Stage.ACTIVE, Stage.DRAINING}]
+        """Those that compute, and those that still do for somebody who began on them."""
+        return [version for _, model in sorted(self._models.items()) for version in model.loaded]
+
+    @property
+    def on_trial(self) -> list[str]:
+        """Models with a canary or a shadow, whose figures are worth following."""
+        return sorted(name for name, model in self._models.items() if model.routing.canary or model.routing.shadows)
+
+    def wanted(self, name: str) -> Deployment | None:
+        """The newest deployment of a model."""
+        model = self._models.get(name)
+        return model.wanted if model else None
 
     @property
     def queued_rows(self) -> int:
@@ -244,8 +301,7 @@ class LiveModels:
     def close(self) -> None:
         """Retires every version; each is freed when the last who holds it lets go."""
         for model in self._models.values():
-            if model.routing.active is not None:
-                self._flip(model, None)
+            self._flip(model, Routing())
 
     def _why_not(self, name: str) -> str:
         model = self._models.get(name)
@@ -260,21 +316,37 @@ class LiveModels:
             callback(name)
 
 
-def _who(version: LiveVersion | None) -> str:
-    return version.course.who if version else "none"
+def _who(routing: Routing) -> str:
+    if routing.active is None:
+        return "none answers"
+    said = f"{routing.active.course.who} answers"
+    if routing.canary is not None:
+        said += f", {routing.canary.version} for {routing.share:.3g} of the sessions"
+    return said + "".join(f", {shadow.version} in its shadow" for shadow in routing.shadows)
 
 
 def _status(model: _Model) -> dict[str, Any]:
-    active = model.routing.active
+    routing, loading, deployment = model.routing, model.loading, model.wanted
     shown = {
-        "version": active and active.version,
-        "role": active and active.course.stage.value,
-        "since": active and active.course.since,
-        "sha256": active and active.identity,
-        "revision": model.wanted.revision,
-        "wanted": model.wanted.active,
-        "loading": model.loading and model.loading.who,
+        **(_told(routing.active) if routing.active else {}),
+        "canary": routing.canary and _told(routing.canary) | {"share": routing.share},
+        "shadow": [_told(shadow) for shadow in routing.shadows] or None,
+        "revision": deployment.revision,
+        "wanted": deployment.active,
+        "frozen": deployment.frozen or None,
+        "loading": loading and {"version": loading.who.partition("@")[2], "stage": loading.stage.value},
         "draining": [v.version for v in model.draining if v.course.stage is Stage.DRAINING] or None,
         "error": model.error,
     }
     return {name: value for name, value in shown.items() if value is not None}
+
+
+def _told(version: LiveVersion) -> dict[str, Any]:
+    course = version.course
+    return {
+        "version": version.version,
+        "role": course.stage.value,
+        "since": course.since,
+        "sha256": version.identity,
+        "figures": msgspec.to_builtins(version.figures),
+    }

@@ -20,8 +20,14 @@ class ModelMeter:
         """Of each call that was answered."""
         self.failures = 0
         """Calls that were not."""
+        self.answers = 0
+        """Events with a usable score."""
+        self.broken = 0
+        """Events without one."""
 
-    def answered(self, rows: int, seconds: float) -> None:
-        """A call has its answer."""
+    def answered(self, rows: int, broken: int, seconds: float) -> None:
+        """A call has its answer, in which some rows are of no use."""
+        self.answers += rows - broken
+        self.broken += broken
         self.seconds.observe(seconds)
         self.rows.observe(rows)

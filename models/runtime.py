@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Final, Self
 
 from core.errors import ManifestError, UsageError
@@ -22,15 +23,25 @@ QUIET: Final = 3
 class Runtime:
     """One model version in ONNX Runtime, verified: an Engine. Make it with Runtime.load."""
 
-    def __init__(self, folder: ModelFolder, device: Device, thread: InferenceThread, threads: int = 1) -> None:
+    def __init__(
+        self,
+        folder: ModelFolder,
+        device: Device,
+        thread: InferenceThread,
+        threads: int = 1,
+        aside: InferenceThread | None = None,
+        warming: Callable[[], None] = lambda: None,
+    ) -> None:
         """Loads and verifies, which takes its time: call it off the event loop, as `load` does.
 
-        threads: of one run inside ONNX Runtime; more than 1 pays for large models alone. Raises ManifestError when
-        the graph can't be loaded or contradicts the manifest, ProviderMissingError, GoldenMismatchError.
+        aside: the thread of calls that must be in nobody's way. warming: told before the first run. threads: of one
+        run inside ONNX Runtime; more than 1 pays for large models alone. Raises ManifestError when the graph can't be
+        loaded or contradicts the manifest, ProviderMissingError, GoldenMismatchError.
         """
         self.manifest = folder.manifest
         self.identity = folder.sha256
         self._thread = thread
+        self._aside = aside or thread
         self._outputs = output_names(folder.manifest)
         options = ort.runtime.SessionOptions()
         options.intra_op_num_threads = threads
@@ -44,13 +55,22 @@ class Runtime:
         self._session: ort.runtime.InferenceSession | None = session
         device.verify(session.get_providers())
         check_signature(folder.manifest, session.get_inputs(), session.get_outputs())
+        warming()
         warm_up(folder.manifest, self.compute)
         check_golden(folder.manifest, self.compute)
 
     @classmethod
-    async def load(cls, folder: ModelFolder, device: Device, thread: InferenceThread, threads: int = 1) -> Self:
+    async def load(
+        cls,
+        folder: ModelFolder,
+        device: Device,
+        thread: InferenceThread,
+        threads: int = 1,
+        aside: InferenceThread | None = None,
+        warming: Callable[[], None] = lambda: None,
+    ) -> Self:
         """Loads and verifies in a thread of its own. Raises what the constructor does."""
-        return await asyncio.to_thread(cls, folder, device, thread, threads)
+        return await asyncio.to_thread(cls, folder, device, thread, threads, aside, warming)
 
     def compute(self, inputs: Arrays) -> dict[str, Array]:
         """Runs the session where it is called. Raises what ONNX Runtime raises, UsageError after close."""
@@ -59,13 +79,13 @@ class Runtime:
             raise UsageError(f"{self.manifest.identity} is closed; hold it with LiveModels.using while it computes")
         return dict(zip(self._outputs, session.run(self._outputs, inputs), strict=True))
 
-    async def run(self, inputs: Arrays) -> Arrays:
-        """Computes the outputs on the inference thread, perhaps together with other callers' rows.
+    async def run(self, inputs: Arrays, *, aside: bool = False) -> Arrays:
+        """Computes the outputs on an inference thread, perhaps together with other callers' rows.
 
         inputs: ONNX input -> (n, number of its fields), of the manifest's dtype. Raises what ONNX Runtime raises
         for these rows, and for these alone.
         """
-        return await self._thread.run(self, inputs)
+        return await (self._aside if aside else self._thread).run(self, inputs)
 
     async def predict(self, inputs: Arrays) -> Scores:
         """Computes the rows and reads the answer as the manifest says. Raises as `run`, and ValueError for outputs of

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from core.errors import RequestRefusedError
-from core.events import Action, Deployment
+from core.events import Action, Canary, Deployment
 from engine.table import Table
+from models.limits import unknown
+
+MAX_SHADOWS: Final = 3
+"""Each one computes every event once more."""
 
 
 class Deployments(Table[str, Deployment]):
@@ -26,39 +30,173 @@ def judge(model: str, action: Action, now: Deployment | None, versions: Sequence
 
     now: the state so far; versions: what the store holds of the model; ts: ms since epoch.
     """
-    revision = now.revision if now else 0
-    if action.based_on is not None and action.based_on != revision:
-        raise RequestRefusedError(
-            f"the request is based on revision {action.based_on} of {model}, which is at {revision}: look at /models "
-            "and send it again"
-        )
-    match action.action:
-        case "deploy" | "promote":
-            return _deploy(model, action, now, versions, ts)
-        case other:
-            raise RequestRefusedError(f"action {other!r} is not offered by this release; deploy and promote are")
+    return _Judge(model, action, now, versions, ts).decided()
 
 
-def _deploy(model: str, action: Action, now: Deployment | None, versions: Sequence[str], ts: int) -> Deployment:
-    version = action.version
-    if version is None:
-        raise RequestRefusedError(f'a request to {action.action} {model} names no version; send {{"active": "2"}}')
-    if version not in versions:
-        raise RequestRefusedError(
-            f"{model}@{version} is not in the store, which has {', '.join(versions) or 'no version of it'}: put its "
-            "folder there first"
+class _Judge:
+    """One request, and what it meets."""
+
+    def __init__(self, model: str, action: Action, now: Deployment | None, versions: Sequence[str], ts: int) -> None:
+        self._model = model
+        self._action = action
+        self._now = now
+        self._versions = versions
+        self._ts = ts
+
+    def decided(self) -> Deployment:
+        action = self._action
+        revision = self._now.revision if self._now else 0
+        if action.based_on is not None and action.based_on != revision:
+            raise RequestRefusedError(
+                f"the request is based on revision {action.based_on} of {self._model}, which is at {revision}: look "
+                "at /models and send it again"
+            )
+        if action.limits and (why := unknown(action.limits)) is not None:
+            raise RequestRefusedError(why)
+        match action.action:
+            case "deploy" | "promote":
+                return self._promoted()
+            case "canary":
+                return self._with_canary()
+            case "shadow":
+                return self._with_shadow()
+            case "rollback":
+                return self._rolled_back()
+            case "freeze" | "unfreeze":
+                return self._frozen(action.action == "freeze")
+            case "unload":
+                return self._unloaded()
+            case other:
+                raise RequestRefusedError(f"action {other!r} is none of a model's")
+
+    def _promoted(self) -> Deployment:
+        self._refuse_frozen()
+        now = self._now
+        version = self._action.version or _of_canary(now)
+        if version is None:
+            raise RequestRefusedError(
+                f"a request to {self._action.action} {self._model} names no version, and there is no canary: send "
+                '{"active": "2"}'
+            )
+        self._want(version)
+        return self._next(
+            active=version,
+            previous=self._before(version),
+            canary=None,
+            shadow=tuple(one for one in (now.shadow if now else ()) if one != version),
         )
-    return Deployment(
-        model=model,
-        revision=(now.revision if now else 0) + 1,
-        active=version,
-        fallback=action.fallback or (now.fallback if now else None),
-        limits=action.limits or (now.limits if now else {}),
-        response=action.response or (now.response if now else None),
-        since=ts,
-        author=action.author,
-        reason=action.reason,
-    )
+
+    def _with_canary(self) -> Deployment:
+        self._refuse_frozen()
+        now = self._deployed()
+        version = self._action.version or _of_canary(now)
+        if version is None or self._action.share is None:
+            raise RequestRefusedError(
+                'a canary needs a version and a share: {"action": "canary", "version": "2", "share": 0.1}'
+            )
+        if not self._action.share:
+            raise RequestRefusedError('a canary with no share is none: {"action": "rollback"} ends it')
+        if version == now.active:
+            raise RequestRefusedError(f"{self._model}@{version} is the active version: it answers for all already")
+        self._want(version)
+        return self._next(
+            canary=Canary(version=version, share=self._action.share),
+            shadow=tuple(one for one in now.shadow if one != version),
+        )
+
+    def _with_shadow(self) -> Deployment:
+        now, version = self._deployed(), self._action.version
+        if version is None:
+            raise RequestRefusedError('a shadow needs a version: {"action": "shadow", "version": "2"}')
+        if version in now.versions:
+            raise RequestRefusedError(f"{self._model}@{version} computes already: /models tells as what")
+        if len(now.shadow) == MAX_SHADOWS:
+            raise RequestRefusedError(
+                f"{self._model} has {MAX_SHADOWS} shadows, which is all that a worker computes beside the active "
+                f"version: unload one of {', '.join(now.shadow)} first"
+            )
+        self._want(version)
+        return self._next(shadow=(*now.shadow, version))
+
+    def _rolled_back(self) -> Deployment:
+        """A canary goes first; without one the active version. A freeze holds nobody back from a retreat."""
+        now, version = self._deployed(), self._action.version
+        if now.canary is not None and version in (None, _of_canary(now)):
+            return self._next(canary=None)
+        version = version or now.previous
+        if version is None:
+            raise RequestRefusedError(
+                f"{self._model} has no canary, and no version was active before {now.active}: name the one to go "
+                "back to"
+            )
+        if version == now.active:
+            raise RequestRefusedError(f"{self._model}@{version} is active already")
+        self._want(version)
+        shadow = tuple(one for one in now.shadow if one != version)
+        return self._next(active=version, previous=now.active, canary=None, shadow=shadow)
+
+    def _frozen(self, freeze: bool) -> Deployment:
+        now = self._deployed()
+        if now.frozen == freeze:
+            raise RequestRefusedError(f"{self._model} is {'frozen' if freeze else 'not frozen'} already")
+        if not freeze and not self._action.author:
+            raise RequestRefusedError(f"only a person unfreezes {self._model}: say who, as the request's author")
+        return self._next(frozen=freeze)
+
+    def _unloaded(self) -> Deployment:
+        now, version = self._deployed(), self._action.version
+        if version in (None, now.active):
+            return self._next(active=None, previous=now.active, canary=None, shadow=())
+        if version not in now.versions:
+            raise RequestRefusedError(f"{self._model}@{version} isn't deployed: nothing of it is loaded")
+        if version == _of_canary(now):
+            return self._next(canary=None)
+        return self._next(shadow=tuple(one for one in now.shadow if one != version))
+
+    def _deployed(self) -> Deployment:
+        if self._now is None or self._now.active is None:
+            raise RequestRefusedError(f"{self._model} has no active version: deploy one first")
+        return self._now
+
+    def _refuse_frozen(self) -> None:
+        if self._now is not None and self._now.frozen:
+            raise RequestRefusedError(
+                f"{self._model} is frozen since revision {self._now.revision} or before"
+                f"{f' ({self._now.reason})' if self._now.reason else ''}: a person may unfreeze it"
+            )
+
+    def _want(self, version: str) -> None:
+        if version not in self._versions:
+            raise RequestRefusedError(
+                f"{self._model}@{version} is not in the store, which has "
+                f"{', '.join(self._versions) or 'no version of it'}: put its folder there first"
+            )
+
+    def _before(self, version: str) -> str | None:
+        if self._now is None:
+            return None
+        return self._now.previous if self._now.active in (None, version) else self._now.active
+
+    def _next(self, **changes: Any) -> Deployment:
+        now, action = self._now, self._action
+        state = now or Deployment(model=self._model, revision=1, active=None, since=self._ts)
+        limits = state.limits if action.limits is None else action.limits
+        return state.model_copy(
+            update={
+                "revision": state.revision + 1 if now else 1,
+                "fallback": action.fallback or state.fallback,
+                "limits": limits,
+                "response": action.response or state.response,
+                "since": self._ts,
+                "author": action.author,
+                "reason": action.reason,
+            }
+            | changes
+        )
+
+
+def _of_canary(deployment: Deployment | None) -> str | None:
+    return deployment.canary.version if deployment is not None and deployment.canary is not None else None
 
 
 deployments = Deployments()

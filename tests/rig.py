@@ -116,7 +116,8 @@ class Rig:
         def all_answered() -> bool:
             nonlocal seen
             reader.catch_up()
-            answered.update(record.json["event_id"] for record in reader.records[seen:])
+            new = [record.json for record in reader.records[seen:]]
+            answered.update(answer["event_id"] for answer in new if answer["role"] != "shadow")
             seen = len(reader.records)
             return len(answered) >= sent
 

@@ -19,7 +19,9 @@ from engine.batch import Batch, Slice
 from engine.store import PartitionStore, RocksMemory
 from models.engine import Arrays
 from models.manifest import Manifest
-from models.swap import Course, LiveVersion
+from models.routing import Routing
+from models.swap import Course, Stage
+from models.version import LiveVersion
 from tables.sessions import sessions
 
 
@@ -29,25 +31,27 @@ class Echo:
     def __init__(self, identity: str) -> None:
         self.identity = identity
 
-    async def run(self, inputs: Arrays) -> Arrays:
+    async def run(self, inputs: Arrays, *, aside: bool = False) -> Arrays:
         return {"p": np.concatenate((1 - inputs["i"], inputs["i"]), axis=1)}
 
     def close(self) -> None:
         """Nothing to free."""
 
 
-def version(name: str) -> LiveVersion:
+def version(name: str, number: str = "1") -> LiveVersion:
     manifest = Manifest.model_validate(
         {
             "name": name,
-            "version": "1",
+            "version": number,
             "labels": ["no", "yes"],
             "inputs": {"i": {"dtype": "float32", "fields": ["x"]}},
             "outputs": {"probabilities": "p"},
             "files": {"model.onnx": "0" * 64},
         }
     )
-    return LiveVersion(manifest, cast(Any, Echo(name)), Course(f"{name}@1"))
+    course = Course(f"{name}@{number}")
+    course.stage = Stage.WARMING
+    return LiveVersion(manifest, cast(Any, Echo(f"{name}@{number}")), course)
 
 
 class Worker:
@@ -58,11 +62,14 @@ class Worker:
         self.settings = Settings()
         self.outputs = {"predictions"}
         self.models = self
+        self.routings: dict[str, Routing] = {}
+        self.committer, self.meters = None, SimpleNamespace(sent=lambda outputs: None)
         self._shards = [sessions.shard(PartitionStore(folder / str(p), ["sessions"], RocksMemory())) for p in range(2)]
 
     @contextmanager
-    def using(self, name: str | None) -> Iterator[LiveVersion]:
-        yield self.versions[name or next(iter(self.versions))]
+    def routed(self, name: str | None) -> Iterator[Routing]:
+        model = name or next(iter(self.versions))
+        yield self.routings.get(model) or Routing(model, self.versions[model])
 
     def topic_name(self, topic: Any) -> str:
         return cast(str, topic.name)

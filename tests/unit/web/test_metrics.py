@@ -65,7 +65,7 @@ def busy(worker: Worker) -> Worker:
     engine.pulse.lag = lambda: {"observations": {0: 7}}
     engine.standbys.staleness = lambda: {2: 1.5, 3: None}
     meter = ModelMeter()
-    meter.answered(100, 0.002)
+    meter.answered(100, 0, 0.002)
     engine.models.versions = lambda: [
         SimpleNamespace(
             manifest=SimpleNamespace(name="churn"), version="2", meter=meter, course=SimpleNamespace(stage=Stage.ACTIVE)

@@ -1,0 +1,101 @@
+"""Canaries that are promoted or rolled back by themselves, by the limits that their deployments declare.
+
+Every worker tells in model-status what it counts of a canary. The worker that judges the model's requests adds up what
+all of them tell; once the limits say so, it asks for the promotion or the rollback as a person would, on `control`,
+based on the revision that it has seen: whatever a person has asked for meanwhile comes first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import reduce
+from operator import add
+from typing import Any, Final
+
+import msgspec
+from aiokafka.errors import KafkaError
+
+from core.events import Action, Deployment, ModelStatus
+from core.topics import CONTROL, MODEL_STATUS
+from engine.engine import Engine
+from engine.feed import Feed
+from engine.publisher import Publisher, partition_of
+from models.limits import Figures, judged
+
+log = logging.getLogger(__name__)
+
+LOOK_S: Final = 0.5
+AUTHOR: Final = "limits"
+"""Who asks."""
+
+
+class Trials:
+    """Those of the models that this worker judges."""
+
+    def __init__(self, engine: Engine, publisher: Publisher) -> None:
+        self._engine = engine
+        self._publisher = publisher
+        self._told: dict[str, ModelStatus] = {}
+        """Worker -> its newest status."""
+        self._asked: dict[str, int] = {}
+        """Model -> the revision that something was asked for."""
+        self._feed = Feed(engine.connection, MODEL_STATUS, self._on_status)
+
+    async def run(self) -> None:
+        """Looks for ever."""
+        reading = asyncio.create_task(self._feed.run())
+        try:
+            while not reading.done():
+                await asyncio.sleep(LOOK_S)
+                for model in self._engine.models.on_trial:
+                    await self._look(model)
+            await reading
+        finally:
+            reading.cancel()
+
+    async def _on_status(self, worker: str, status: ModelStatus | None) -> None:
+        if status is None:
+            self._told.pop(worker, None)
+        else:
+            self._told[worker] = status
+
+    async def _look(self, model: str) -> None:
+        deployment = self._engine.models.wanted(model)
+        if deployment is None or deployment.canary is None or not deployment.limits or not self._judges(model):
+            return
+        if self._asked.get(model) == deployment.revision:
+            return
+        judgement = judged(deployment.limits, told_of_canary(deployment, self._told.values()))
+        if judgement is None:
+            return
+        action = Action(
+            action=judgement.verdict.value,
+            version=deployment.canary.version,
+            based_on=deployment.revision,
+            reason=judgement.why,
+            author=AUTHOR,
+        )
+        try:
+            await self._publisher.publish(CONTROL, model, action)
+        except KafkaError as error:
+            log.warning("The %s of %s could not be asked for: %r", judgement.verdict, model, error)
+            return
+        self._asked[model] = deployment.revision
+        log.info("%s@%s: %s, %s", model, deployment.canary.version, judgement.verdict, judgement.why)
+
+    def _judges(self, model: str) -> bool:
+        task = self._engine.tasks.get(partition_of(model.encode(), self._engine.settings.partitions))
+        return task is not None and task.open
+
+
+def told_of_canary(deployment: Deployment, statuses: Any) -> Figures:
+    """What workers at this revision tell of its canary, added up."""
+    assert deployment.canary is not None
+    found = []
+    for status in statuses:
+        model = status.models.get(deployment.model, {})
+        canary = model.get("canary") or {}
+        if model.get("revision") == deployment.revision and canary.get("version") == deployment.canary.version:
+            found.append(msgspec.convert(canary["figures"], Figures))
+    return reduce(add, found, Figures())

@@ -1,0 +1,139 @@
+"""What becomes of requests on control, whatever comes in which order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from core.errors import RequestRefusedError
+from core.events import Action, Canary, Deployment
+from tables.deployments import MAX_SHADOWS, judge
+
+VERSIONS = ["1", "2", "3", "4", "5", "6"]
+
+
+def ask(now: Deployment | None, ts: int = 7, **action: Any) -> Deployment:
+    return judge("churn", Action(**action), now, VERSIONS, ts)
+
+
+def refused(now: Deployment | None, match: str, **action: Any) -> None:
+    with pytest.raises(RequestRefusedError, match=match):
+        ask(now, **action)
+
+
+ONE = ask(None, active="1")
+TWO = ask(ONE, active="2")
+TRIED = ask(TWO, action="canary", version="3", share=0.1)
+
+
+def test_a_deployment_remembers_what_was_active_before() -> None:
+    assert (ONE.revision, ONE.active, ONE.previous) == (1, "1", None)
+    assert (TWO.revision, TWO.active, TWO.previous) == (2, "2", "1")
+    assert ask(TWO, active="2").previous == "1"
+
+
+def test_a_canary_grows_and_is_promoted_without_being_named() -> None:
+    assert TRIED.canary == Canary(version="3", share=0.1)
+    grown = ask(TRIED, action="canary", share=0.5)
+    assert grown.canary == Canary(version="3", share=0.5)
+    promoted = ask(grown, action="promote")
+    assert (promoted.active, promoted.previous, promoted.canary) == ("3", "2", None)
+
+
+def test_a_rollback_ends_the_canary_first_and_then_goes_back_a_version() -> None:
+    back = ask(TRIED, action="rollback")
+    assert (back.active, back.canary) == ("2", None)
+    again = ask(back, action="rollback")
+    assert (again.active, again.previous) == ("1", "2")
+    assert ask(again, action="rollback", version="5").active == "5"
+    refused(ONE, "no version was active before", action="rollback")
+    refused(None, "has no active version", action="rollback")
+    refused(TWO, "is active already", action="rollback", version="2")
+
+
+def test_a_freeze_stops_promotions_until_a_person_says_otherwise_and_no_retreat() -> None:
+    frozen = ask(TRIED, action="freeze", reason="an incident")
+    refused(frozen, r"frozen.*an incident", action="promote")
+    refused(frozen, "frozen", active="4")
+    refused(frozen, "frozen", action="canary", version="4", share=0.1)
+    refused(frozen, "frozen already", action="freeze")
+    assert ask(frozen, action="rollback").canary is None
+    assert ask(frozen, action="shadow", version="4").shadow == ("4",)
+    refused(frozen, "say who", action="unfreeze")
+    assert ask(ask(frozen, action="unfreeze", author="ana"), action="promote").active == "3"
+
+
+def test_shadows_have_a_bound_and_leave_when_they_get_another_role() -> None:
+    state = TWO
+    for version in ("3", "4", "5"):
+        state = ask(state, action="shadow", version=version)
+    assert len(state.shadow) == MAX_SHADOWS
+    refused(state, "unload one of 3, 4, 5", action="shadow", version="6")
+    refused(state, "computes already", action="shadow", version="4")
+    assert ask(state, action="canary", version="4", share=1).shadow == ("3", "5")
+    assert ask(state, action="unload", version="3").shadow == ("4", "5")
+    assert ask(state, active="5").shadow == ("3", "4")
+
+
+def test_unloading_the_active_version_ends_the_model() -> None:
+    for action in ({}, {"version": "2"}):
+        gone = ask(TRIED, action="unload", **action)
+        assert (gone.versions, gone.previous) == ((), "2")
+    assert ask(TRIED, action="unload", version="3").canary is None
+    refused(TRIED, "isn't deployed", action="unload", version="6")
+    refused(None, "no active version", action="unload")
+
+
+@pytest.mark.parametrize(
+    ("now", "match", "action"),
+    [
+        (TWO, "needs a version and a share", {"action": "canary", "version": "3"}),
+        (TWO, "needs a version and a share", {"action": "canary", "share": 0.1}),
+        (TWO, "rollback", {"action": "canary", "version": "3", "share": 0}),
+        (TWO, "is the active version", {"action": "canary", "version": "2", "share": 0.1}),
+        (None, "deploy one first", {"action": "canary", "version": "2", "share": 0.1}),
+        (TWO, "not in the store", {"action": "canary", "version": "9", "share": 0.1}),
+        (TWO, "names no version", {"action": "promote"}),
+        (TWO, r"limit 'max_eror' is none: there is min_events", {"active": "3", "limits": {"max_eror": 1}}),
+        (TWO, "must be between 0 and 1", {"active": "3", "limits": {"max_error": 2}}),
+        (TWO, "based on revision 1 .* at 2", {"active": "3", "based_on": 1}),
+    ],
+)
+def test_what_can_not_be_is_refused_with_what_to_do(now: Deployment | None, match: str, action: dict[str, Any]) -> None:
+    refused(now, match, **action)
+
+
+requests = st.builds(
+    dict,
+    action=st.sampled_from(["deploy", "promote", "canary", "shadow", "rollback", "freeze", "unfreeze", "unload"]),
+    version=st.none() | st.sampled_from([*VERSIONS, "9"]),
+    share=st.none() | st.sampled_from([0.0, 0.1, 1.0]),
+    author=st.none() | st.just("ana"),
+    based_on=st.none() | st.integers(0, 12),
+    limits=st.none() | st.dictionaries(st.sampled_from(["min_events", "max_error", "typo"]), st.sampled_from([0, 1])),
+)
+
+
+@given(st.lists(requests, max_size=30))
+def test_any_requests_in_any_order_lead_to_a_state_that_can_be_made_true(asked: list[dict[str, Any]]) -> None:
+    now: Deployment | None = None
+    for ts, action in enumerate(asked):
+        before = now
+        try:
+            now = ask(now, ts, **action)
+        except (RequestRefusedError, ValidationError):
+            continue
+        assert now.revision == (before.revision if before else 0) + 1
+        assert len(set(now.versions)) == len(now.versions), "no version has two roles"
+        assert set(now.versions) <= set(VERSIONS)
+        assert len(now.shadow) <= MAX_SHADOWS
+        if now.active is None:
+            assert not now.versions
+        if before is not None and before.frozen and now.frozen:
+            assert now.active in {before.active, before.previous, None, action["version"]}
+            assert action["action"] in {"rollback", "shadow", "unload"}
+        assert Deployment.model_validate_json(now.model_dump_json()) == now
