@@ -201,7 +201,7 @@ class LiveModels:
         drain = [version for version in (*model.draining, *gone) if version.course.stage is Stage.DRAINING]
         model.draining = list({id(version): version for version in drain}.values())
         if _who(old) != _who(routing):
-            log.info("%s in place of %s", _who(routing), _who(old))
+            log.info("%s in place of %s", _who(routing), _who(old).partition(" ")[0])
 
     def resolve(self, name: str | None) -> str:
         """The model that an event means by a name, or by none.

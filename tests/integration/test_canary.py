@@ -1,0 +1,121 @@
+"""A version on trial: as a canary for a share of the sessions, as a shadow for nobody."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from typing import Any
+
+from models.routing import sides
+from tests import tally
+from tests.rig import Rig
+from tests.worker import until
+
+
+def test_a_session_keeps_its_side_while_the_share_grows_and_its_worker_dies(rig: Rig) -> None:
+    for version in ("1", "2"):
+        tally.publish(rig.store, version)
+    worker = rig.worker("a").start()
+    rig.deploy("1")
+    sender = rig.sender(sessions=1000)
+    tried(rig, worker, {"action": "canary", "version": "2", "share": 0.1}, share=0.1)
+    sender.send(3000)
+    rig.wait_predictions()
+    assert answered(rig)["2"] == on_canary(rig, 0.1)
+    worker.kill()
+    worker.start().wait_ready()
+    sender.send(3000)
+    rig.wait_predictions()
+    assert answered(rig)["2"] == on_canary(rig, 0.1)
+
+    tried(rig, worker, {"action": "canary", "share": 0.4}, share=0.4)
+    before = len(rig.sent)
+    sender.send(3000)
+    rig.wait_predictions()
+    assert answered(rig, since=before)["2"] == on_canary(rig, 0.4, since=before)
+
+    rig.control({"action": "rollback"})
+    until(lambda: "canary" not in status(worker), 20, what="the canary is gone", alive=[worker])
+    before = len(rig.sent)
+    sender.send(500)
+    rig.wait_predictions()
+    assert answered(rig, since=before).keys() == {"1"}
+    rig.assert_exact()
+
+
+def test_a_shadow_answers_beside_the_active_version_and_nobody_waits_for_it(rig: Rig) -> None:
+    for version in ("1", "3"):
+        tally.publish(rig.store, version)
+    worker = rig.worker("a").start()
+    rig.deploy("1")
+    rig.control({"action": "shadow", "version": "3"})
+    until(lambda: "shadow" in status(worker), 20, what="the shadow is loaded", alive=[worker])
+    rig.sender().send(1000)
+    rig.wait_predictions()
+    until(lambda: figures(worker)["compared"] == 1000, 20, what="all is compared", alive=[worker])
+    shadows = [r for r in rig.reader("predictions").read_out() if r.json["role"] == "shadow"]
+    by_id = {r.json["id"]: r for r in shadows}
+    assert len(by_id) == len(shadows) == 1000
+    active = {r.json["event_id"]: r.json for r in rig.reader("predictions").records if r.json["role"] == "active"}
+    for found in shadows:
+        said, theirs = found.json, active[found.json["event_id"]]
+        assert said["id"] == f"{theirs['id']}/shadow/tally@3"
+        assert (said["version"], said["scores"], said["session"]) == ("3", theirs["scores"], theirs["session"])
+        assert found.key == theirs["session"].encode()
+    assert figures(worker)["agreed"] == 1000
+    rig.assert_exact()
+
+
+def test_limits_promote_a_good_canary_and_end_a_bad_one(rig: Rig) -> None:
+    for version in ("1", "2", "3"):
+        tally.publish(rig.store, version)
+    rig.worker("a").start()
+    rig.worker("b").start()
+    rig.deploy("1")
+    limits = {"min_events": 300, "min_agreement": 0.99, "max_error": 0.01}
+    with rig.sender(rate=500):
+        rig.control({"action": "canary", "version": "3", "share": 0.5, "limits": limits})
+        rig.wait_records("deployments", 3, within_s=60)
+        rig.control({"action": "canary", "version": "2", "share": 0.5, "limits": {"max_p99": 1e-6}})
+        rig.wait_records("deployments", 5, within_s=60)
+    found = [record.json for record in rig.reader("deployments").read_out()]
+    assert [(one["active"], one.get("canary", {}).get("version"), one.get("author")) for one in found] == [
+        ("1", None, None),
+        ("1", "3", None),
+        ("3", None, "limits"),
+        ("3", "2", None),
+        ("3", None, "limits"),
+    ]
+    assert "within the limits" in found[2]["reason"]
+    assert "max_p99 is 1e-06" in found[4]["reason"]
+    rig.assert_exact()
+
+
+def on_canary(rig: Rig, share: float, since: int = 0) -> set[str]:
+    """Sessions that a canary with this share answers. A larger share has all of a smaller one."""
+    sessions = {one.session for one in rig.sent[since:]}
+    return {session for session in sessions if sides(tally.NAME, [session.encode()])[0] < share}
+
+
+def tried(rig: Rig, worker: Any, request: dict[str, Any], share: float) -> None:
+    rig.control(request)
+    until(lambda: status(worker).get("canary", {}).get("share") == share, 20, what="the share", alive=[worker])
+
+
+def status(worker: Any) -> dict[str, Any]:
+    return dict(worker.get("/models").json()["models"][tally.NAME])
+
+
+def figures(worker: Any) -> Counter[str]:
+    return Counter(status(worker)["shadow"][0]["figures"])
+
+
+def answered(rig: Rig, since: int = 0) -> dict[str, set[str]]:
+    """Version -> sessions that it answered; of the events from number `since` on."""
+    events = {one.id for one in rig.sent[since:]}
+    found = defaultdict(set)
+    for record in rig.reader("predictions").records:
+        if record.json["role"] != "shadow" and record.json["event_id"] in events:
+            assert (record.json["role"] == "canary") == (record.json["version"] == "2")
+            found[record.json["version"]].add(record.json["session"])
+    assert not (found["1"] & found["2"]), "a session has one side while the share stays"
+    return {version: sessions for version, sessions in found.items() if sessions}
