@@ -16,8 +16,9 @@ from mode import Service
 from yarl import URL
 
 from core.errors import SettingsError, UsageError
+from engine import tls
 from engine.app import App
-from web import answers, tls
+from web import answers
 from web.access import Access, is_everything, is_loopback
 from web.connections import Connections
 from web.errors import status_of

@@ -1,4 +1,4 @@
-"""HTTPS by certificate files: what this server shows to clients, and which of its neighbours it believes."""
+"""HTTPS by certificate files: what a worker shows to clients, and which of its neighbours it believes."""
 
 from __future__ import annotations
 
