@@ -19,7 +19,8 @@ async def test_a_doctor_that_finds_nothing_says_so(kafka: Broker, prefix: str, t
     document = json.loads(found.stdout)
     assert found.returncode == 0, document
     assert [row["check"] for row in document["checks"]] == [
-        "broker", "transactions", "rights", "topics", "device", "store", "data folder", "web",
+        "broker", "transactions", "rights", "topics", "clock", "broker TLS", "device", "store", "data folder", "web",
+        "web TLS",
     ]  # fmt: skip
     assert "tally@1" in next(row["detail"] for row in document["checks"] if row["check"] == "store")
 
