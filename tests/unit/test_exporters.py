@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -12,7 +13,7 @@ from opentelemetry.context import Context
 from core.errors import SettingsError
 from core.settings import Settings
 from engine.app import tracer
-from engine.spans import PROTOCOL, Tracer
+from engine.spans import FLUSH_S, PROTOCOL, Tracer
 from tests.otlp import collector
 from tests.worker import until
 
@@ -56,6 +57,15 @@ async def test_the_variable_for_traces_wins(tmp_path: Path, monkeypatch: pytest.
         sending.start("one", Context(), [], {}).end()
         await sending.close()
         until(lambda: found.spans, 10, what="the collector has the span")
+
+
+async def test_a_collector_that_is_away_does_not_keep_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
+    sending = Tracer.to_collector(settings("http://127.0.0.1:9"), "w1")
+    sending.start("lost", Context(), [], {}).end()
+    began = time.monotonic()
+    await sending.close()
+    assert time.monotonic() - began < FLUSH_S + 2
 
 
 @pytest.mark.parametrize("variable", PROTOCOL)
