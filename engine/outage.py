@@ -70,6 +70,8 @@ class Outage(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """False for a line that another one says already."""
+        if not log.isEnabledFor(logging.WARNING):
+            return True  # ours would not be read
         template = str(record.msg)
         if record.name.startswith("aiokafka") and template.startswith(CLIENT):
             text = record.getMessage()

@@ -129,6 +129,12 @@ def test_partitions_that_fail_for_reasons_of_their_own_are_all_told(told: Told) 
     assert len(told.lines) == 8
 
 
+def test_where_warnings_are_not_shown_errors_of_the_clients_are(told: Told) -> None:
+    logging.getLogger("engine").setLevel(logging.ERROR)
+    told.away(1)
+    assert any(line.startswith("Unable connect") for line in told.lines)
+
+
 @pytest.mark.parametrize(
     "line",
     [
