@@ -107,12 +107,16 @@ async def of_web(app: App) -> str:
     """Whether clients and other workers can go on believing this one. Raises SettingsError for a file that can't be
     used."""
     settings, findings = app.settings, Findings()
-    tls.served(settings)
-    tls.trusted(settings)
+    doubt = tls.doubt(settings)
     if settings.web_cert is None and settings.web_ca is None:
         return "not used: HOMUNCULUS_WEB_CERT makes the web views https"
     if settings.web_cert is not None:
         findings.judge_chain("HOMUNCULUS_WEB_CERT", settings.web_cert)
     if settings.web_ca is not None:
         findings.judge_authorities("HOMUNCULUS_WEB_CA", settings.web_ca)
+    if doubt is not None:
+        findings.fail(
+            f"who has this HOMUNCULUS_WEB_CA doesn't believe HOMUNCULUS_WEB_CERT ({doubt}), and workers pass requests "
+            "on to each other: name the file of the authority that has signed it"
+        )
     return findings.report()

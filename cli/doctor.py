@@ -24,7 +24,9 @@ class Doctor(OperatorCommand):
         rows = await examine(self.ours)
         lines = [f"{_word(row):5}  {row['check']:13}{row['detail']}" for row in rows]
         faults = sum(not row["ok"] for row in rows)
-        lines.append("Nothing is wrong." if not faults else f"{faults} of {len(rows)} checks found a fault.")
+        soon = sum(row["soon"] for row in rows)
+        well = f"Nothing is wrong yet: {soon} of {len(rows)} checks say what will be." if soon else "Nothing is wrong."
+        lines.append(well if not faults else f"{faults} of {len(rows)} checks found a fault.")
         return Report({"ok": not faults, "checks": rows}, lines, ok=not faults)
 
 

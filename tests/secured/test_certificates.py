@@ -135,6 +135,14 @@ async def test_a_key_of_another_certificate_is_named(certificates: Certificates)
         await doctor.of_web(app(web_cert=certificate, web_key=key))
 
 
+async def test_workers_that_would_not_believe_each_other_are_told(certificates: Certificates, tmp_path: Path) -> None:
+    stranger = Certificates(tmp_path)
+    for days in (30, -1):
+        with pytest.raises(FaultError, match="who has this HOMUNCULUS_WEB_CA doesn't believe HOMUNCULUS_WEB_CERT"):
+            await of_web(stranger, certificates.server(HOST, days=days))
+    assert "days left" in await doctor.of_web(app(web_cert=certificates.server(HOST)))
+
+
 async def test_where_there_is_no_tls_nothing_is_asked() -> None:
     for broker in ("embedded", "kafka://127.0.0.1:9", "kafka+sasl_plaintext://ann:hush@127.0.0.1:9"):
         assert "not used" in await asyncio.wait_for(doctor.of_brokers(app(broker=broker), None), 1)
