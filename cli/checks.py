@@ -9,13 +9,19 @@ import socket
 from pathlib import Path
 from typing import Final
 
+from aiokafka.errors import (
+    GroupAuthorizationFailedError,
+    IncompatibleBrokerVersion,
+    TransactionalIdAuthorizationFailed,
+)
+
 from cli import shapes
 from cli.reach import reach
 from cli.reset import partition_folders, refuse_if_used
 from cli.shapes import compare
 from core.errors import DataFolderError, HomunculusError, ModelError, SettingsError, TopicError
 from core.settings import Guarantee
-from engine import rights
+from engine import broker_clock, rights
 from engine.app import App
 from engine.connection import Connection
 from engine.embedded import HOST, PORT, Answer, answer_at, find_binary
@@ -25,6 +31,16 @@ from models.runtime import Runtime
 
 ROOM: Final = 1 << 30
 """Bytes below which a disk is called full: checkpoints, compactions and a replay need room at once."""
+APART_S: Final = 1.0
+"""Seconds that two clocks may differ by; machines that are told the time are milliseconds apart."""
+
+
+class FaultError(HomunculusError):
+    """What a check finds wrong that a worker doesn't look at."""
+
+
+class SoonError(HomunculusError):
+    """Nothing is wrong yet, but will be unless something is done."""
 
 
 async def broker(app: App) -> tuple[str, Connection | None]:
@@ -60,6 +76,45 @@ async def topics(app: App, connection: Connection) -> str:
         raise TopicError("; ".join(wrong))
     missing = sum(not one.there for one in found)
     return f"{len(found) - missing} as they must be, {missing} to be created by the first worker"
+
+
+async def clock(app: App, connection: Connection) -> str:
+    """Whether this machine's clock agrees with the broker's."""
+    if app.settings.embedded:
+        return "the embedded broker goes by this machine's"
+    if not connection.idempotent:
+        return "not compared: a broker without transactions tells its time nowhere"
+    try:
+        found = await broker_clock.difference(connection)
+    except (IncompatibleBrokerVersion, NotImplementedError):
+        return "not compared: the broker is older than Kafka 3.0, and tells its time nowhere"
+    except (TransactionalIdAuthorizationFailed, GroupAuthorizationFailedError):
+        app_id = app.settings.app_id
+        return f"not compared: that takes WRITE on the transactional id {app_id}-clock and READ on the group {app_id}"
+    except TimeoutError:
+        return "not compared: the broker did not answer in time"
+    return agree(found)
+
+
+def agree(found: broker_clock.Difference) -> str:
+    """Raises FaultError for clocks that are certainly too far apart."""
+    if found.least <= APART_S and found.most >= -APART_S:
+        most = max(abs(found.least), abs(found.most))
+        return f"at most {1e3 * most:,.0f} ms from that of the broker at {found.broker}"
+    behind = found.least > 0
+    does = (
+        "events that are on time look as if they were still to come: they don't move the watermark, so that windows, "
+        "event-time timers and SESSION_TTL stand still (those a day ahead become dead letters), and a new certificate "
+        "isn't valid yet"
+        if behind
+        else "events with a time still to come are believed, and make those that are on time late; timers by the clock "
+        "ring early, and certificates run out early"
+    )
+    apart, side = abs(found.least + found.most) / 2, "behind" if behind else "ahead of"
+    raise FaultError(
+        f"this machine's clock is {apart:,.1f} s {side} that of the broker at {found.broker}: {does}. Set the one that "
+        "is wrong, and keep it right (chrony, systemd-timesyncd)"
+    )
 
 
 async def store(app: App) -> str:

@@ -12,7 +12,8 @@ from cli.send import Send
 from cli.state import state
 from cli.tables import Tables
 from cli.topics import Topics
+from cli.worker import Worker
 
 without("model", "clean-versions")
 
-__all__ = ["Agents", "Doctor", "Models", "Replay", "Reset", "Send", "Tables", "Topics", "state"]
+__all__ = ["Agents", "Doctor", "Models", "Replay", "Reset", "Send", "Tables", "Topics", "Worker", "state"]

@@ -137,8 +137,9 @@ class Settings(BaseSettings):
     session_timeout: Annotated[float, Field(ge=1, le=1800)] = 10.0
     """Seconds of silence after which the group takes a worker for dead. Kafka itself takes 6 and more by default."""
     otlp_endpoint: AnyHttpUrl | None = None
-    """Where traces go: a collector's OTLP over HTTP, like http://collector:4318. Default: there are none. The rest is
-    told by OpenTelemetry's own variables, OTEL_TRACES_SAMPLER and others (docs/observability.md)."""
+    """Where traces go: a collector's OTLP over HTTP, like http://collector:4318, or over gRPC, like
+    http://collector:4317, where OTEL_EXPORTER_OTLP_PROTOCOL=grpc. Default: there are none. The rest is told by
+    OpenTelemetry's own variables, OTEL_TRACES_SAMPLER and others (docs/observability.md)."""
     trace_attributes: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_names)] = ()
     """Names of an event's `attributes`, or fields, that spans may show, separated by commas: `tenant,order.channel`.
     What isn't named stays out of traces."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
@@ -54,6 +55,22 @@ async def admitted(bootstrap: str, security: dict[str, Any]) -> None:
             if (why := _refusal(error, security)) is not None:
                 failures.insert(0, NotAdmittedError(f"HOMUNCULUS_BROKER: the broker at {server} {why}"))
     raise failures[0] from None
+
+
+async def shown(server: str, security: dict[str, Any]) -> bytes:
+    """The certificate that the broker at host:port shows, if we believe it.
+
+    Raises NotAdmittedError where we don't; OSError or TimeoutError where nobody answers.
+    """
+    host, _, port = server.rpartition(":")
+    try:
+        async with asyncio.timeout(ANSWER_MS / 1e3):
+            _, writer = await asyncio.open_connection(host.strip("[]"), int(port), ssl=security["ssl_context"])
+    except ssl.SSLError as error:
+        raise NotAdmittedError(f"the broker at {server} {_refusal(error, security)}") from None
+    der: bytes = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    writer.transport.abort()
+    return der
 
 
 def unanswered(error: BaseException, security: dict[str, Any]) -> str:

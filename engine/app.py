@@ -33,6 +33,7 @@ from engine.clock import tick
 from engine.connection import Connection, client_options, connect, credentials
 from engine.embedded import EmbeddedBroker
 from engine.engine import Engine
+from engine.outage import Outage
 from engine.publisher import Publisher
 from engine.scrubbing import Scrubber
 from engine.table import Table
@@ -101,6 +102,7 @@ class App(faust.App):
         self.engine = Engine(settings, Table.declared, models)
         self._beside = tuple(background)
         self._embedded = EmbeddedBroker() if settings.embedded else None
+        self._outage = Outage()
         self._topics = {spec.name: spec for spec in ALL}
         self._written: set[str] = set()
         self._background: list[asyncio.Task[None]] = []
@@ -129,7 +131,7 @@ class App(faust.App):
             web_bind=str(settings.web_bind),
             web_port=settings.web_port,
             web_host=f"[{settings.web_bind}]" if settings.web_bind.version == 6 else str(settings.web_bind),
-            logging_config=logs.config(settings),
+            logging_config=logs.config(settings, self._outage),
             PartitionAssignor=TaskAssignor,
             Worker=Worker,
         )
@@ -207,6 +209,7 @@ class App(faust.App):
             await self._embedded.start()
             self._watch(self._broker_ended(self._embedded))
         engine.connection = await connect(settings, self._broker)
+        self._watch(self._outage.watch(engine.connection))
         changelogs = [changelog(settings.app_id, table) for table in (*engine.tables, POSITIONS)]
         topics = self._topics | {spec.name: spec for spec in changelogs}
         needed = self.needed_rights(engine.connection, topics.values())
@@ -288,12 +291,13 @@ def tracer(settings: Settings, worker: str) -> Tracer | None:
         return None
     try:
         from engine.spans import Tracer
+
+        return Tracer.to_collector(settings, worker)
     except ImportError as error:
         raise SettingsError(
             f"HOMUNCULUS_OTLP_ENDPOINT is set, but the package {error.name} is missing: install opentelemetry-sdk and "
-            "opentelemetry-exporter-otlp-proto-http (the extra `otel`)"
+            "opentelemetry-exporter-otlp-proto-http, or -grpc (the extra `otel` has them)"
         ) from error
-    return Tracer.to_collector(settings, worker)
 
 
 def allow_files() -> None:

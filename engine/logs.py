@@ -12,6 +12,7 @@ from structlog.typing import EventDict
 
 from core.settings import Settings
 from engine.batch import told_of_work
+from engine.outage import Outage
 
 OURS: Final = ("agents", "cli", "core", "engine", "models", "tables", "web")
 QUIET: Final = ("aiokafka", "asyncio", "faust", "mode", "aiohttp", "kafka")
@@ -25,8 +26,7 @@ PASSING: Final = ("NotLeaderForPartitionError", "NotCoordinator", "CoordinatorNo
 
 
 class WithoutPassing(logging.Filter):
-    """Leaves out what a library has already dealt with, and what it has said a moment ago: with the broker away
-    aiokafka has thousands of lines a second."""
+    """Leaves out what a library has already dealt with, and what it has said a moment ago."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,8 +85,8 @@ def _shown(value: Any) -> str:
     return repr(text) if any(c.isspace() or not c.isprintable() for c in text) or not text else text
 
 
-def config(settings: Settings) -> dict[str, Any]:
-    """For logging.config.dictConfig. Loggers of structlog lead there too."""
+def config(settings: Settings, outage: Outage) -> dict[str, Any]:
+    """For logging.config.dictConfig. Loggers of structlog lead there too. outage: tells of it in place of others."""
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,
@@ -109,8 +109,10 @@ def config(settings: Settings) -> dict[str, Any]:
                 "processors": [told, structlog.processors.format_exc_info, render],
             },
         },
-        "filters": {"passing": {"()": WithoutPassing}},
-        "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "lines", "filters": ["passing"]}},
+        "filters": {"outage": {"()": lambda: outage}, "passing": {"()": WithoutPassing}},
+        "handlers": {
+            "stderr": {"class": "logging.StreamHandler", "formatter": "lines", "filters": ["outage", "passing"]}
+        },
         "root": {"level": level, "handlers": ["stderr"]},
         # Faust sets the root's level from its own command line, whose default is WARN.
         "loggers": {**{name: {"level": level} for name in OURS}, **{name: {"level": quiet} for name in QUIET}},

@@ -48,6 +48,12 @@ def options(
     return found
 
 
+def files(url: str) -> dict[str, Path]:
+    """The files that a broker's URL names: ssl_cafile, ssl_certfile, ssl_keyfile."""
+    query = parse_qs(url.partition("?")[2])
+    return {name: Path(query[name][-1]) for name in _FILES if name in query}
+
+
 def _query(text: str, names: tuple[str, ...]) -> dict[str, str]:
     query = {name: values[-1] for name, values in parse_qs(text, keep_blank_values=True).items()}
     for name, value in query.items():

@@ -15,13 +15,13 @@ from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
 from opentelemetry import context, trace
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanContext, SpanKind, StatusCode, TraceFlags, TraceState
 
 from core.erasure import pseudonym
+from core.errors import SettingsError
 from core.settings import Settings
 from engine.batch import Slice
 from engine.record import Record
@@ -33,6 +33,9 @@ LONGEST: Final = 200
 """Characters of an attribute that comes out of a record."""
 FLUSH_S: Final = 3.0
 """Seconds that the last spans have to leave when the worker stops."""
+PROTOCOL: Final = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+"""OpenTelemetry's variables for how spans travel; the first that says anything counts."""
+HTTP, GRPC = "http/protobuf", "grpc"
 
 
 class EventSpan:
@@ -141,11 +144,8 @@ class Tracer:
 
     @classmethod
     def to_collector(cls, settings: Settings, worker: str) -> Self:
-        """One whose spans a thread of the SDK sends to HOMUNCULUS_OTLP_ENDPOINT."""
-        endpoint = str(settings.otlp_endpoint)
-        if urlsplit(endpoint).path in {"", "/"}:
-            endpoint = f"{endpoint.rstrip('/')}/v1/traces"
-        return cls(settings, worker, BatchSpanProcessor(OTLPSpanExporter(endpoint)))
+        """One whose spans a thread of the SDK sends to HOMUNCULUS_OTLP_ENDPOINT. Raises SettingsError."""
+        return cls(settings, worker, BatchSpanProcessor(exporter(str(settings.otlp_endpoint))))
 
     def batch(self, slices: Sequence[Slice[Any]]) -> BatchSpan:
         """An agent begins to work on these, of one topic."""
@@ -161,6 +161,26 @@ class Tracer:
         closing = threading.Thread(target=self._provider.shutdown, daemon=True)
         closing.start()
         await asyncio.to_thread(closing.join, FLUSH_S)
+
+
+def exporter(endpoint: str) -> SpanExporter:
+    """What sends spans to a collector, in the way that OTEL_EXPORTER_OTLP_PROTOCOL names. Raises SettingsError."""
+    variable, protocol = next(((v, said) for v in PROTOCOL if (said := os.environ.get(v))), (PROTOCOL[-1], HTTP))
+    path = urlsplit(endpoint).path.rstrip("/")
+    if protocol == HTTP:
+        from opentelemetry.exporter.otlp.proto.http import trace_exporter as http
+
+        return http.OTLPSpanExporter(endpoint if path else f"{endpoint.rstrip('/')}/v1/traces")
+    if protocol != GRPC:
+        raise SettingsError(f"{variable} is {protocol!r}; traces go by {HTTP} (the default) or {GRPC}")
+    if path:
+        raise SettingsError(
+            f"HOMUNCULUS_OTLP_ENDPOINT has the path {path}, and {variable} says {GRPC}, which has none: give host and "
+            "port alone, like http://collector:4317"
+        )
+    from opentelemetry.exporter.otlp.proto.grpc import trace_exporter as grpc
+
+    return grpc.OTLPSpanExporter(endpoint)
 
 
 def _kept(record: Record) -> SpanContext | None:

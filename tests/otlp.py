@@ -1,6 +1,7 @@
-"""A collector in a process of its own: takes OTLP over HTTP as the protocol's own types decode it, a line a span.
+"""A collector in a process of its own: takes OTLP over HTTP, or gRPC, as the protocol's own types decode it, a line a
+span.
 
-python -m tests.otlp PORT FILE
+python -m tests.otlp PORT FILE http|grpc
 """
 
 from __future__ import annotations
@@ -10,15 +11,21 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import grpc
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
+    TraceServiceServicer,
+    add_TraceServiceServicer_to_server,
 )
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
@@ -45,10 +52,10 @@ class Collector:
 
 
 @contextmanager
-def collector(folder: Path) -> Iterator[Collector]:
+def collector(folder: Path, by: Literal["http", "grpc"] = "http") -> Iterator[Collector]:
     """Runs inside the block alone."""
     found = Collector(free_port(), folder / "spans.jsonl")
-    command = [sys.executable, "-m", "tests.otlp", str(found.port), str(found.path)]
+    command = [sys.executable, "-m", "tests.otlp", str(found.port), str(found.path), by]
     process = subprocess.Popen(command, cwd=ROOT)
     try:
         until(lambda: answers(found.port), 20, what="the collector listens")
@@ -58,9 +65,8 @@ def collector(folder: Path) -> Iterator[Collector]:
         process.wait()
 
 
-def decoded(body: bytes) -> Iterator[dict[str, Any]]:
+def decoded(request: ExportTraceServiceRequest) -> Iterator[dict[str, Any]]:
     """The spans of one request."""
-    request = ExportTraceServiceRequest.FromString(body)
     for resource in request.resource_spans:
         for scope in resource.scope_spans:
             for span in scope.spans:
@@ -89,6 +95,12 @@ def _value(value: AnyValue) -> Any:
     return getattr(value, kind) if kind is not None else None
 
 
+def note(path: Path, request: ExportTraceServiceRequest) -> None:
+    """A line for each span."""
+    with path.open("a") as out:
+        out.write("".join(json.dumps(span) + "\n" for span in decoded(request)))
+
+
 class _Handler(BaseHTTPRequestHandler):
     path_to: Path
 
@@ -99,8 +111,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path != "/v1/traces" or self.headers["Content-Type"] != "application/x-protobuf":
             self.send_error(404)
             return
-        with self.path_to.open("a") as out:
-            out.write("".join(json.dumps(span) + "\n" for span in decoded(body)))
+        note(self.path_to, ExportTraceServiceRequest.FromString(body))
         self.send_response(200)
         self.send_header("Content-Type", "application/x-protobuf")
         self.end_headers()
@@ -110,6 +121,28 @@ class _Handler(BaseHTTPRequestHandler):
         """Quiet."""
 
 
+class _Service(TraceServiceServicer):
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def Export(  # noqa: N802  the service's name for it
+        self, request: ExportTraceServiceRequest, context: grpc.ServicerContext
+    ) -> ExportTraceServiceResponse:
+        note(self._path, request)
+        return ExportTraceServiceResponse()
+
+
+def _serve(port: int, path: Path, by: str) -> None:
+    if by == "grpc":
+        server = grpc.server(ThreadPoolExecutor(2))
+        add_TraceServiceServicer_to_server(_Service(path), server)
+        server.add_insecure_port(f"127.0.0.1:{port}")
+        server.start()
+        server.wait_for_termination()
+    else:
+        _Handler.path_to = path
+        ThreadingHTTPServer(("127.0.0.1", port), _Handler).serve_forever()
+
+
 if __name__ == "__main__":
-    _Handler.path_to = Path(sys.argv[2])
-    ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), _Handler).serve_forever()
+    _serve(int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])

@@ -9,15 +9,16 @@ import warnings
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from aiohttp import web
+from aiohttp import HttpVersion10, HttpVersion11, web
 from faust.exceptions import AlreadyConfiguredWarning
 from faust.types import AppT
 from mode import Service
 from yarl import URL
 
 from core.errors import SettingsError, UsageError
+from engine import tls
 from engine.app import App
-from web import answers, tls
+from web import answers
 from web.access import Access, is_everything, is_loopback
 from web.connections import Connections
 from web.errors import status_of
@@ -45,6 +46,7 @@ HANDSHAKE_S: Final = 5.0
 BACKLOG: Final = 128
 """Connections that may wait to be taken."""
 LARGEST_BODY: Final = 64 << 10
+SPOKEN: Final = (HttpVersion10, HttpVersion11)
 STOP_S: Final = 0.5
 """Seconds that answers under way have when the worker stops, and again when they have been cancelled."""
 
@@ -196,6 +198,10 @@ class WebServer(Service):
 
         async def guarded(request: web.BaseRequest) -> web.StreamResponse:
             with self._connections.busy(request.protocol):
+                if request._version not in SPOKEN:
+                    # aiohttp answers in what it is asked in, as it stands when request.version is first looked at.
+                    request._version = HttpVersion10
+                    return answers.sealed(answers.fault(400, "this worker speaks HTTP/1.1: name it in the first line"))
                 response = answers.sealed(await self._answer(request, handler))
                 if isinstance(response, EventStream):
                     await response.run(request)

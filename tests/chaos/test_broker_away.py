@@ -1,4 +1,4 @@
-"""The broker goes away under load and comes back: the worker waits for it, and nothing is lost."""
+"""The broker goes away under load and comes back: the worker waits for it, says so, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -27,3 +27,6 @@ def test_a_broker_that_goes_away_and_comes_back_loses_nothing(own_kafka: OwnKafk
             own_kafka.start()
             rig.wait_progress(2000, within_s=90)
         rig.assert_exact(within_s=90)
+        worker.wait_log("Every broker answers again")
+        said = [line for line in worker.log(None).splitlines() if " WARNING  A broker " in line or " ERROR " in line]
+        assert 1 <= len(said) <= 4, said

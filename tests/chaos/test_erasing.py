@@ -28,7 +28,7 @@ from engine.connection import connect
 from engine.publisher import partition_of
 from tests import tally
 from tests.chaos.conftest import OwnKafka
-from tests.integration.test_commands import command, words_of
+from tests.command import command, words_of
 from tests.rig import Rig, rig_on
 from tests.stream import EPOCH_MS, Record, Sent, observation
 from tests.timely.app import Click

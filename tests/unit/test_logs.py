@@ -19,6 +19,7 @@ from core.topics import Direction, TopicSpec
 from engine import logs
 from engine.agent import Agent, Stream
 from engine.batch import _current
+from engine.outage import Outage
 from engine.testing import in_memory
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
@@ -57,7 +58,7 @@ def lines(request: pytest.FixtureRequest) -> Iterator[io.StringIO]:
     """What is logged, in the format of the parameter."""
     root, out = logging.getLogger(), io.StringIO()
     before, level = root.handlers[:], root.level
-    config = logs.config(Settings(log_format=request.param))
+    config = logs.config(Settings(log_format=request.param), Outage())
     config["handlers"]["stderr"]["stream"] = out
     logging.config.dictConfig(config)
     yield out

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
@@ -96,6 +98,22 @@ async def test_requests_that_two_servers_would_read_in_two_ways_are_refused(star
         answer = await raw(worker, get("/tables", *headers))
         assert answer.split()[1] in {"400", "403"}, (headers[:2], answer)
     assert (await worker.get("/health/live"))[0] == 200
+
+
+@pytest.mark.parametrize("settings", [{}, {"web_token": "secret-1"}])
+async def test_who_names_no_version_of_http_that_we_speak_gets_one_answer(
+    start: Start, caplog: pytest.LogCaptureFixture, settings: dict[str, Any]
+) -> None:
+    worker = (await start(**settings)).own(*range(PARTITIONS))
+    for path in ("/", "/health/live", "/tables", "/tables/notes/k/watch", f"/{EVIL}"):
+        for line in (f"GET {path}", f"GET {path} HTTP/0.9", f"GET {path} HTTP/2.0", f"POST {path}"):
+            answer = await raw(worker, f"{line}\r\n\r\n".encode())
+            head, _, body = answer.partition("\r\n\r\n")
+            assert head.startswith("HTTP/1.0 400 Bad Request\r\n"), (line, answer)
+            assert "X-Content-Type-Options: nosniff" in head
+            assert "HTTP/1.1" in json.loads(body)["message"]
+            assert EVIL not in answer
+    assert not any(record.exc_info for record in caplog.records)
 
 
 @pytest.mark.parametrize("origin", ["https://evil.example", "null"])

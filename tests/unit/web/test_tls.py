@@ -12,11 +12,11 @@ from aiohttp import ClientError, ClientSession
 
 from core.errors import SettingsError
 from core.settings import Settings
+from engine import tls
 from tests.secured.certificates import KEY_PASSWORD, Certificates
 from tests.unit.web.test_neighbours import assign
 from tests.unit.web.test_watch import following
 from tests.unit.web.worker import PARTITIONS, Start
-from web import tls
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from yarl import URL
 
 from core.settings import Settings
+from engine import tls
 from engine.app import App
 from engine.publisher import partition_of
 from engine.store import PartitionStore, RocksMemory
@@ -22,7 +23,6 @@ from models.inference import InferenceThread
 from models.live import LiveModels
 from models.store import ModelStore
 from tests.kafka import free_port
-from web import tls
 from web.server import WebServer, serve
 
 PARTITIONS = 4

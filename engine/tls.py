@@ -1,13 +1,16 @@
-"""HTTPS by certificate files: what this server shows to clients, and which of its neighbours it believes."""
+"""HTTPS by certificate files: what a worker shows to clients, and which of its neighbours it believes."""
 
 from __future__ import annotations
 
 import ssl
 from pathlib import Path
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from core.errors import SettingsError
 from core.settings import Settings
+
+_OUT_OF_TIME: Final = (9, 10)
+"""OpenSSL's codes for a certificate that is not yet valid, or has expired."""
 
 
 def served(settings: Settings) -> ssl.SSLContext | None:
@@ -46,6 +49,25 @@ def trusted(settings: Settings) -> ssl.SSLContext | bool:
         return ssl.create_default_context(cafile=ca)
     except ssl.SSLError:
         raise SettingsError(f"HOMUNCULUS_WEB_CA={ca} holds no certificate in PEM form") from None
+
+
+def doubt(settings: Settings) -> str | None:
+    """Why a worker with the same files would not believe this one, other than its certificate's time or name; None
+    where it would. Raises SettingsError."""
+    shown, by = served(settings), trusted(settings)
+    if shown is None or isinstance(by, bool):
+        return None
+    by.check_hostname = False
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client, server = by.wrap_bio(back, there), shown.wrap_bio(there, back, server_side=True)
+    for side in (client, server, client):
+        try:
+            side.do_handshake()
+        except ssl.SSLWantReadError:
+            continue
+        except ssl.SSLCertVerificationError as error:
+            return None if error.verify_code in _OUT_OF_TIME else str(error.verify_message)
+    return None
 
 
 def _check_readable(name: str, path: Path) -> None:
