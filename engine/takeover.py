@@ -7,7 +7,8 @@ or hangs in the middle of a transaction; its transactional id is taken from it, 
 the group has thrown it out, else after a moment in which it may still end what it does.
 
 And there are transactions whose markers a broker forgot when it stopped. Seen on Kafka 4.4 (one broker, stopped under
-load, 3 times in 50): the coordinator has logged CompleteCommit, but in some partitions the marker is missing. What
+load, 3 times in 50): the coordinator has logged CompleteCommit, but in some or all partitions the marker is missing. If
+its producer has begun another one by then, the abort of that one covers it (engine/changelog.py). Else what
 lies behind is invisible to read_committed readers, and the next commit of the same producer makes it visible, decided
 or not. They are ended as their coordinator says, which knows until the producer's next start: its worker has been told
 so, and in other partitions it may have been seen. Where no coordinator knows, as the positions say: committed if the
@@ -185,7 +186,7 @@ class Takeover:
         try:
             await self._transactions()
         except (KafkaError, OSError) as error:
-            raise TaskError(f"the broker says nothing of its transactions: {error!r}") from error
+            raise TaskError(f"the broker did not take a write: {error!r}") from error
 
     async def _transactions(self) -> dict[str, _Transaction]:
         """What is known under our application's transactional ids.
