@@ -150,8 +150,8 @@ class Changelog:
             log.warning("%s is ahead of its changelogs: the broker has lost records; it is rebuilt", store.path)
             store.wipe()
         elif any(at > marker.positions.get(topic, 0) for topic, at in store.meta.positions.items()):
-            # A commit that the broker confirmed as it stopped, without markers; the abort of the next transaction, which
-            # had begun by then, covers it. Offsets don't show it: that mark lies behind what was written.
+            # A commit that the broker confirmed as it stopped, without markers; the abort of the next transaction,
+            # which had begun by then, covers it. Offsets don't show it: that mark lies behind what was written.
             log.warning("%s is ahead of the newest commit: the broker has undone one; it is rebuilt", store.path)
             store.wipe()
         left = sum(ends[tp] - store.meta.changelogs.get(t, 0) for tp, t in self._tables.items() if t != POSITIONS)

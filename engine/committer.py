@@ -30,6 +30,8 @@ AHEAD_S: Final = (0.003, 0.5)
 """A transaction is begun ahead of its commit by this much: less isn't worth it, more would keep it open for nothing."""
 EARLIER: Final = 1 / 3
 """Of the interval, at most: slow commits must not come ever more often."""
+PARTITIONS_S: Final = 160
+"""Partitions committed in a second, at most: each costs a few batches and markers, whatever is in them."""
 SMOOTHING: Final = 0.1
 CLOSE_S: Final = 5.0
 """What the last commit may take when partitions are revoked; not committed by then: aborted."""
@@ -48,6 +50,8 @@ class Committer:
         """By transactional id: the one of commits, and where an agent's outputs don't wait for them, a plain one."""
         self._takeover: Takeover | None = None
         self._work = asyncio.Event()
+        self._told = 0.0
+        """The interval that the log has been told of."""
         self.lock = asyncio.Lock()
         """Held between taking what is finished and knowing what became of it."""
 
@@ -117,10 +121,10 @@ class Committer:
     async def run(self) -> None:
         """Commits for ever. What readers wait counts until a commit has ended, so it begins as much earlier as the last
         ones took."""
-        interval = self._engine.settings.commit_interval
         last, took = time.monotonic(), 0.0
         while True:
             await self._work.wait()
+            interval = self._interval()
             due = last + interval - min(took, EARLIER * interval)
             await _until(due - AHEAD_S[1])
             try:
@@ -132,6 +136,22 @@ class Committer:
                 took += SMOOTHING * (time.monotonic() - last - took)
             except (TaskError, FencedError) as error:
                 await self.failed(error)
+
+    def _interval(self) -> float:
+        """Seconds between two commits: as set, or longer where the worker has many partitions."""
+        partitions, wanted = len(self._engine.tasks), self._engine.settings.commit_interval
+        interval = max(wanted, partitions / PARTITIONS_S)
+        if interval != self._told:
+            if interval > wanted:
+                log.info(
+                    "With %d partitions this worker commits every %.2f s, not every %.2f as COMMIT_INTERVAL has it: "
+                    "more workers would make it quicker",
+                    partitions,
+                    interval,
+                    wanted,
+                )
+            self._told = interval
+        return interval
 
     async def _begin(self) -> None:
         async with self.lock:

@@ -11,10 +11,10 @@ MAX_STAGED: Final = 20_000
 """Outputs that may wait for a commit, and finished records."""
 MAX_BYTES: Final = 64 << 20
 """Of records at work in a topic, and again of outputs that wait: all partitions of a worker together."""
-QUICK_S: Final = 0.5
-"""A commit that takes longer is no reason to make the next one larger."""
 GOAL_S: Final = 4.0
 """What a commit may take: some more, and its requests and its transaction would time out."""
+QUICK_S: Final = GOAL_S / 2
+"""One that takes less may be followed by one twice as large."""
 SOME: Final = 2000
 """Records that a commit of the whole worker may carry, whatever the one before carried."""
 LEAST: Final = 50

@@ -7,6 +7,9 @@ dead connection stays then, the next request goes into it too, and so on for eve
 A reset that comes between two turns of the event loop closes the transport before the connection hears of it. Whoever
 writes then gets a RuntimeError from uvloop, which no caller expects: it ends the consumer's fetcher or the producer's
 sender, and with it the worker. (Both in tests/chaos/test_network.py.)
+
+Nor that a broker is away: a producer that looks for its coordinator asks again as soon as its retries allow, which is
+every 5 ms here, hundreds of times a second until the broker is back.
 """
 
 from __future__ import annotations
@@ -19,9 +22,11 @@ from typing import Any, Final
 
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.conn import AIOKafkaConnection, CloseReason
-from aiokafka.errors import KafkaConnectionError
+from aiokafka.errors import KafkaConnectionError, NodeNotReadyError
 
 SLACK_S: Final = 0.1
+AWAY_S: Final = 0.1
+"""Who asks a node that can't be reached hears so after that long."""
 
 _ask: Final = AIOKafkaClient.send
 _write: Final = AIOKafkaConnection.send
@@ -47,6 +52,9 @@ async def _ask_and_watch(
     began = time.monotonic()
     try:
         return await _ask(client, node, request, group=group)
+    except NodeNotReadyError:
+        await asyncio.sleep(AWAY_S)
+        raise
     except asyncio.CancelledError:
         connection = client._conns.get((node, group))
         if connection is not None and connection._requests:
