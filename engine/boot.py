@@ -1,5 +1,4 @@
-"""What Faust starts and how it ends here: whoever has our partitions in mind waits for both, so neither waits for a
-clock."""
+"""What Faust starts, and how it ends, without its sleeps: the partitions of a worker with a name wait for both."""
 
 from __future__ import annotations
 
