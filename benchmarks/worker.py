@@ -15,6 +15,8 @@ TICKS: Final = os.sysconf("SC_CLK_TCK")
 STOP_S: Final = 60.0
 CALM: Final = 0.2
 """Of one core: a worker below it has nothing left to do."""
+NOT_INHERITED: Final = ("HOMUNCULUS_", "FAUST_", "BENCH_", "PYTHONDONTWRITEBYTECODE")
+"""Beginnings of variables that would make it another worker; the last one makes Python compile it at every start."""
 
 
 class WorkerFailedError(Exception):
@@ -27,7 +29,7 @@ class Worker:
     def __init__(self, command: Sequence[str], environment: dict[str, str], log: Path, folder: Path) -> None:
         self.log = log
         self._command = list(command)
-        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("HOMUNCULUS_", "FAUST_", "BENCH_"))}
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith(NOT_INHERITED)}
         self._environment = inherited | environment
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None

@@ -21,6 +21,7 @@ from cli.report import Report
 from core.errors import HomunculusError, UsageError
 from engine.admission import REFUSED, in_words
 from engine.app import App
+from engine.exit import leave
 
 FAULT = 1
 """Exit status of a command that failed, or found a fault."""
@@ -66,7 +67,7 @@ class OperatorCommand(AppCommand):
         else:
             for line in report.lines:
                 print(line)
-        sys.exit(0 if report.ok else FAULT)
+        leave(0 if report.ok else FAULT)
 
     def agreed(self, question: str, yes: bool) -> bool:
         """Whether the operator wants it. Raises UsageError where nobody can be asked."""

@@ -15,9 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import faust
 from aiokafka.errors import KafkaError
-from faust.app.base import BootStrategy
 from faust.types import AppT
-from mode import ServiceT
 from mode import loop as mode_loop
 
 from core.errors import FatalError, HomunculusError, SettingsError, UsageError
@@ -28,6 +26,7 @@ from engine.admin import ensure_topics
 from engine.agent import Agent, declared
 from engine.assignor import TaskAssignor
 from engine.batch import Slice
+from engine.boot import Boot, Tables, Worker
 from engine.changelog import POSITIONS
 from engine.clock import tick
 from engine.connection import Connection, client_options, connect, credentials
@@ -62,14 +61,6 @@ Background = Callable[["App"], Coroutine[Any, Any, None]]
 """What runs beside the agents, from the moment that the broker is reached; its error ends the process."""
 
 
-class Worker(faust.Worker):
-    """Faust's, without a spinner that would keep our log from a terminal."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.spinner = None
-
-
 class Raw(faust.Schema):  # type: ignore[type-arg]  # not subscriptable at run time
     """Leaves keys and values to us: a message's value is a list of slices."""
 
@@ -80,14 +71,6 @@ class Raw(faust.Schema):  # type: ignore[type-arg]  # not subscriptable at run t
     def loads_value(self, app: AppT, message: Any, **options: Any) -> Any:
         """The value as it is."""
         return message.value
-
-
-class Boot(BootStrategy):
-    """What Faust starts. Its own web server, which asks nobody for a token, is not among it."""
-
-    def web_server(self) -> list[ServiceT]:
-        """None: _begin() starts ours."""
-        return []
 
 
 class App(faust.App):
@@ -133,6 +116,7 @@ class App(faust.App):
             web_host=f"[{settings.web_bind}]" if settings.web_bind.version == 6 else str(settings.web_bind),
             logging_config=logs.config(settings, self._outage),
             PartitionAssignor=TaskAssignor,
+            TableManager=Tables,
             Worker=Worker,
         )
         self.transport = Transport(self.conf.broker_consumer, self)
@@ -148,7 +132,7 @@ class App(faust.App):
         if agent.event_time:
             self.engine.timed_sources.add(name)
         self._written |= {self.engine.topic_name(spec) for spec in agent.outputs}
-        topic = self.topic(name, schema=Raw(), acks=False)
+        channel = self.topic(name, schema=Raw(), acks=False)
 
         async def run(stream: Any) -> None:
             async def polls() -> AsyncIterator[list[Slice[Any]]]:
@@ -157,8 +141,13 @@ class App(faust.App):
 
             await agent.run(self.engine, polls())
 
-        run.__doc__ = agent.body.__doc__
-        super().agent(topic, name=agent.name)(run)
+        # Faust's own decorator also notes for its scanner where it was used: that looks up the file of every module.
+        make: Any = self.conf.Agent
+        made = make(
+            run, name=agent.name, app=self, channel=channel, help=agent.body.__doc__, on_error=self._on_agent_error
+        )
+        self.agents[made.name] = made
+        self.topics.beacon.add(made)
 
     @property
     def publisher(self) -> Publisher:
@@ -183,6 +172,10 @@ class App(faust.App):
             "app.agent is Faust's, whose events would be finished before their state is: declare the agent with "
             "engine.agent.agent(TOPIC) (see docs/faust.md)"
         )
+
+    def _init_fixups(self) -> list[Any]:
+        """None. Faust's only one is Django's, found by reading what each installed package declares."""
+        return []
 
     # -- starting and stopping ----------------------------------------------------------------------------------------
 

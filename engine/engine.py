@@ -217,8 +217,9 @@ class Engine:
 
     async def seek(self, positions: Mapping[TopicPartition, int]) -> None:
         """Puts the consumer where tasks go on. A position that the topic no longer has becomes its beginning."""
-        begins = await self.consumer.beginning_offsets(list(positions))
-        ends = await self.consumer.end_offsets(list(positions))
+        begins, ends = await asyncio.gather(  # each waits until the fetch under way is answered
+            self.consumer.beginning_offsets(list(positions)), self.consumer.end_offsets(list(positions))
+        )
         for tp, wanted in positions.items():
             position = wanted
             if position > ends[tp] and not self.settings.embedded:

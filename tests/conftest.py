@@ -20,6 +20,7 @@ def pytest_configure() -> None:
     """Tests say what they set: a developer's own HOMUNCULUS_* reach neither them nor the workers that they start."""
     for name in [name for name in os.environ if name.startswith("HOMUNCULUS_")]:
         del os.environ[name]
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else each of hundreds of workers compiles the application anew
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

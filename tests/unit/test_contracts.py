@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import inspect
+import threading
 from importlib.metadata import version
 from typing import Any
 
@@ -22,6 +24,7 @@ from aiokafka.record.memory_records import MemoryRecords
 from faust.app.base import BootStrategy
 from faust.assignor.client_assignment import ClientAssignment, ClientMetadata
 from faust.assignor.partition_assignor import PartitionAssignor
+from faust.tables import TableManager
 from faust.transport import consumer as faust_consumer
 from faust.types import ConsumerMessage
 
@@ -117,11 +120,35 @@ def test_these_attributes_are_still_set_by_their_owners(owner: type, names: list
             ["self", "assignments", "cl_distribution", "tp_distribution", "topic_groups"],
         ),
         (BootStrategy.web_server, ["self"]),
+        (TableManager._update_channels, ["self"]),
+        (faust.Worker._sentinel_task, ["self"]),
         (faust.App.on_first_start, ["self"]),
+        (faust.App._init_fixups, ["self"]),
     ],
 )
 def test_these_methods_still_take_what_we_give(method: Any, expected: list[str]) -> None:
     assert parameters(method) == expected
+
+
+def test_a_table_manager_starts_with_a_sleep_and_with_what_ours_does() -> None:
+    lines = [line.strip() for line in inspect.getsource(TableManager.on_start).splitlines()]
+    assert lines[2:] == [
+        "await self.sleep(1.0)",
+        "if not self.should_stop:",
+        "await self._update_channels()",
+        "await self.recovery.start()",
+    ]
+
+
+def test_fausts_decorator_makes_an_agent_as_we_do() -> None:
+    source = inspect.getsource(faust.App.agent)
+    for line in ("on_error=self._on_agent_error", "self.agents[agent.name] = agent", "self.topics.beacon.add(agent)"):
+        assert line in source
+
+
+def test_python_ends_with_what_ours_does() -> None:
+    assert parameters(threading._shutdown) == []  # type: ignore[attr-defined]
+    assert callable(atexit._run_exitfuncs)
 
 
 def test_fausts_fetcher_leaves_the_reading_to_the_consumer() -> None:

@@ -42,6 +42,15 @@ def test_every_image_is_pinned_to_a_version() -> None:
         assert re.search(r":v?\d+\.\d+", image), image
 
 
+def test_an_image_has_compiled_what_its_worker_could_not_keep() -> None:
+    stages = re.split(r"^FROM ", (ROOT / "deploy" / "Dockerfile").read_text("utf-8"), flags=re.MULTILINE)
+    workers = [stage for stage in stages if 'CMD ["faust"' in stage]
+    assert len(workers) == 2
+    for stage in workers:
+        before, _, _ = stage.partition("\nUSER ")  # who may write there
+        assert re.search(r"compileall .*/srv/homunculus.*stdlib", before, re.DOTALL), stage
+
+
 def test_nothing_is_published_beyond_this_machine() -> None:
     for name, service in compose()["services"].items():
         for port in service.get("ports", ()):
