@@ -16,6 +16,8 @@ from urllib.parse import urlsplit
 import numpy as np
 
 TICK_S: Final = 0.001
+"""Requests leave and answers are taken so often: to wake for each of them would cost more than they do. What that adds
+to an answer's time is counted."""
 CONNECTIONS: Final = 32
 """More requests than this don't wait at the server but at ours, and count from when they were due all the same."""
 END_S: Final = 30.0
@@ -109,7 +111,8 @@ def _get_all(url: str, path: str, keys: int, rate: int, seconds: float, report: 
         while asked < until and idle:
             idle.popleft().ask(requests[chosen[asked]], start + asked * 1_000_000_000 // rate)
             asked += 1
-        for number, _ in poll.poll(TICK_S):
+        time.sleep(TICK_S)
+        for number, _ in poll.poll(0):
             line = lines[number]
             if line.answered():
                 taken.append((line.due, time.monotonic_ns() - line.due))
