@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -14,6 +15,7 @@ from benchmarks.lab import Lab, Run
 from benchmarks.latency import COMMIT_S, LEAD_S, NOTHING, SECONDS, Answered, measure, start, warm_broker
 from benchmarks.load import Load
 from benchmarks.registry import Result, benchmark
+from benchmarks.worker import Worker
 from core.settings import Guarantee
 from core.topics import PREDICTIONS
 
@@ -23,22 +25,42 @@ ROUNDS: Final = 3
 SHOWN: Final = {"p50": 50.0, "p99": 99.0, "p99.9": 99.9, "max": 100.0}
 
 
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What one round took."""
+
+    ms: np.ndarray
+    """(events,) float64: each event's latency."""
+    cpu_s: float
+    """Of the worker."""
+    steal_percent: float | None
+
+
 @benchmark
 def views(lab: Lab) -> Iterator[Result]:
     """2,000 GETs of single values a second on a worker that scores 5,000 events/s: what they wait, and what the events
     wait for them, in ms; rounds with and without GETs alternate on the same worker."""
     warm_broker(lab)
     with lab.run("views") as run, ExitStack() as stack:
-        url = start(lab, run, Guarantee.EXACTLY_ONCE, stack).url
-        alone, beside, waited = [], [], []
+        worker = start(lab, run, Guarantee.EXACTLY_ONCE, stack)
+        alone, beside, waited = list[Round](), list[Round](), list[np.ndarray]()
         for _ in range(ROUNDS):
-            alone.append(_scored(lab, run))
-            gets = Getter(url, "/tables/sessions/s%d", Load().sessions, GETS, SECONDS + LEAD_S)
-            beside.append(_scored(lab, run, gets))
-            waited.append(gets.taken_ms)
+            alone.append(_scored(lab, run, worker))
+            gets = Getter(worker.url, "/tables/sessions/s%d", Load().sessions, GETS, SECONDS + LEAD_S)
+            beside.append(_scored(lab, run, worker, gets))
+            waited.append(gets.taken_ms[int(GETS * LEAD_S) :])
     gets_ms = np.concatenate(waited)
+    spent_s = sum(one.cpu_s for one in beside) - sum(one.cpu_s for one in alone)
     conditions = lab.conditions(
-        events_per_s=EVENTS, gets_per_s=GETS, rounds=ROUNDS, sessions=Load().sessions, commit_interval_s=COMMIT_S
+        events_per_s=EVENTS,
+        gets_per_s=GETS,
+        rounds=ROUNDS,
+        sessions=Load().sessions,
+        commit_interval_s=COMMIT_S,
+        p99_of_rounds=[round(float(np.percentile(one, 99)), 1) for one in waited],
+        steal_percent_without=[one.steal_percent for one in alone],
+        steal_percent_with=[one.steal_percent for one in beside],
+        worker_us_per_get=round(1e6 * spent_s / (ROUNDS * GETS * (SECONDS + LEAD_S))),
     )
     yield Result(
         f"views: GET at {GETS:,}/s beside {EVENTS:,} events/s",
@@ -48,7 +70,7 @@ def views(lab: Lab) -> Iterator[Result]:
         _shown(gets_ms),
         "<= 50",
     )
-    without, among = np.concatenate(alone), np.concatenate(beside)
+    without, among = (np.concatenate([one.ms for one in rounds]) for rounds in (alone, beside))
     yield Result(
         f"views: scoring beside {GETS:,} GETs/s",
         float(np.percentile(among, 99) / np.percentile(without, 99)),
@@ -60,10 +82,12 @@ def views(lab: Lab) -> Iterator[Result]:
     )
 
 
-def _scored(lab: Lab, run: Run, beside: AbstractContextManager[object] = NOTHING) -> np.ndarray:
+def _scored(lab: Lab, run: Run, worker: Worker, beside: AbstractContextManager[object] = NOTHING) -> Round:
     answered = msgspec.json.Decoder(Answered).decode
+    lab.steal.since_last()
+    before = worker.cpu_s()
     taken, _ = measure(lab, run, PREDICTIONS.name, EVENTS, lambda raw: answered(raw).event_id, beside)
-    return taken
+    return Round(taken, worker.cpu_s() - before, lab.steal.since_last())
 
 
 def _shown(taken: np.ndarray) -> dict[str, float]:

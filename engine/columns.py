@@ -42,6 +42,8 @@ class RowCodec:
         self.schema = schema
         self.fingerprint = hashlib.blake2b("\0".join(columns).encode(), digest_size=_HEADER - HEADER).digest()
         self._begins = schema.mark + self.fingerprint
+        self.nothing = self.encode_one(empty)
+        """The row of a key that isn't there."""
         self._head = np.frombuffer(self._begins, np.uint8)
 
     def encode(self, rows: Floats) -> list[bytes]:
@@ -52,6 +54,10 @@ class RowCodec:
         out[:, _HEADER:] = np.ascontiguousarray(rows, "<f8").view(np.uint8).reshape(len(rows), -1)
         raw = out.tobytes()
         return [raw[i : i + width] for i in range(0, len(raw), width)]
+
+    def encode_one(self, row: Floats) -> bytes:
+        """(columns,) -> its value."""
+        return self._begins + row.astype("<f8", copy=False).tobytes()
 
     def decode(self, raw: bytes, layouts: dict[bytes, tuple[str, ...]], key: bytes | None = None) -> Floats:
         """A value of this layout and version, of another layout, or of an older version. Raises NewerStateError and
@@ -177,9 +183,8 @@ class ColumnShard(Shard):
         row = self._index.get(key)
         if row is None:
             return None if self._gone(key) else self.stored(key)
-        if not self._dirty[row] and np.array_equal(self._done[row], self.codec.empty, equal_nan=True):
-            return None
-        return self.codec.encode(self._done[row : row + 1])[0]
+        raw = self.codec.encode_one(self._done[row])
+        return raw if raw != self.codec.nothing or self._dirty[row] else None
 
     def row_of(self, raw: bytes, key: bytes | None = None) -> Floats:
         """A stored value as a row of today's columns."""

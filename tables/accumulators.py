@@ -8,9 +8,9 @@ memory. NaN stands for "no value yet" in columns and for "not sent" in values.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from types import MappingProxyType
 from typing import ClassVar, Final
 
@@ -48,6 +48,8 @@ class Family:
     kinds: ClassVar[frozenset[Kind]]
     parts: ClassVar[Mapping[str, float]]
     """Name of each part of an accumulator -> its value in an empty row. A part is a block of columns, one a key."""
+    tells: ClassVar[tuple[Kind, ...]] = ()
+    """What known() says."""
 
     def __init__(self, features: Sequence[SessionFeature], fields: Sequence[str]) -> None:
         """features: all that were asked for, in the order of the output. fields: the order of the values' rows."""
@@ -72,17 +74,14 @@ class Family:
         """
         raise NotImplementedError
 
-    def known(self, columns: Floats) -> Mapping[Kind, Floats]:
-        """What finished columns say by themselves, without an event at hand: a block per kind, NaN for no value yet."""
-        return {}
+    def known(self, parts: Sequence[float]) -> tuple[float, ...]:
+        """What a finished accumulator says by itself, without an event at hand: the kinds in `tells`; NaN: no value
+        yet. Plain floats, since this is asked of one session at a time."""
+        return ()
 
-    def named(self, columns: Floats) -> dict[str, float]:
-        """The same of one session, by the names of the features. columns: (len(self.columns), 1)."""
-        return {
-            _name(kind, key): value
-            for kind, block in self.known(columns).items()
-            for key, value in zip(self.keys, block[:, 0].tolist(), strict=True)
-        }
+    def named(self) -> list[str]:
+        """The features that known() says of each key, one key after the other."""
+        return [SessionFeature(kind, *key).name for key in self.keys for kind in self.tells]
 
     def split(self, columns: Floats) -> list[Floats]:
         """A view of each part's block."""
@@ -109,6 +108,7 @@ class Clock(Family):
 
     kinds = frozenset({Kind.COUNT, Kind.SECONDS_SINCE_FIRST, Kind.SECONDS_SINCE_LAST, Kind.MEAN_GAP})
     parts = MappingProxyType({"count": 0.0, "first_ts": np.nan, "last_ts": np.nan})
+    tells = (Kind.COUNT, Kind.SECONDS_SINCE_FIRST, Kind.MEAN_GAP)
 
     def keys_of(self, asked: Sequence[SessionFeature]) -> tuple[Key, ...]:
         """One, whatever is asked for: the order of events and expiry stand on it."""
@@ -127,10 +127,10 @@ class Clock(Family):
         if self.asks(Kind.MEAN_GAP):
             self.write(Kind.MEAN_GAP, (last - first) / (count - 1) / 1e3, out)  # 0/0, so NaN, for the first
 
-    def known(self, columns: Floats) -> Mapping[Kind, Floats]:
-        count, first, last = self.split(columns)
+    def known(self, parts: Sequence[float]) -> tuple[float, ...]:
+        count, first, last = parts
         lasted = (last - first) / 1e3
-        return {Kind.COUNT: count, Kind.SECONDS_SINCE_FIRST: lasted, Kind.MEAN_GAP: lasted / (count - 1)}
+        return count, lasted, lasted / (count - 1) if count > 1 else math.nan
 
 
 class Sums(Family):
@@ -138,6 +138,7 @@ class Sums(Family):
 
     kinds = frozenset({Kind.SUM, Kind.MEAN})
     parts = MappingProxyType({"n": 0.0, "sum": 0.0})
+    tells = (Kind.SUM, Kind.MEAN)
 
     def fold(self, columns: Floats, events: Events, out: Floats) -> None:
         n, total = self.split(columns)
@@ -153,9 +154,9 @@ class Sums(Family):
         if self.asks(Kind.MEAN):
             self.write(Kind.MEAN, total / n, out)  # 0/0, so NaN, without a value
 
-    def known(self, columns: Floats) -> Mapping[Kind, Floats]:
-        n, total = self.split(columns)
-        return {Kind.SUM: np.where(n > 0, total, np.nan), Kind.MEAN: total / n}
+    def known(self, parts: Sequence[float]) -> tuple[float, ...]:
+        n, total = parts
+        return (total, total / n) if n > 0 else (math.nan, math.nan)
 
 
 class Moments(Family):
@@ -169,6 +170,7 @@ class Moments(Family):
 
     kinds = frozenset({Kind.VARIANCE, Kind.ZSCORE})
     parts = MappingProxyType({"seen": 0.0, "origin": np.nan, "drift": 0.0, "m2": 0.0})
+    tells = (Kind.VARIANCE,)
     # seen: values. origin: the first one. drift: the mean's distance to it. m2: sum of squared deviations.
 
     def fold(self, columns: Floats, events: Events, out: Floats) -> None:
@@ -189,9 +191,9 @@ class Moments(Family):
             variance = m2 / np.maximum(seen - 1, 1)
             self.write(Kind.VARIANCE, variance if missing is None else np.where(seen > 0, variance, np.nan), out)
 
-    def known(self, columns: Floats) -> Mapping[Kind, Floats]:
-        seen, _, _, m2 = self.split(columns)
-        return {Kind.VARIANCE: np.where(seen > 0, m2 / np.maximum(seen - 1, 1), np.nan)}
+    def known(self, parts: Sequence[float]) -> tuple[float, ...]:
+        seen, _, _, m2 = parts
+        return (m2 / max(seen - 1, 1) if seen > 0 else math.nan,)
 
 
 class Extremes(Family):
@@ -199,6 +201,7 @@ class Extremes(Family):
 
     kinds = frozenset({Kind.MIN, Kind.MAX})
     parts = MappingProxyType({"min": np.nan, "max": np.nan})
+    tells = (Kind.MIN, Kind.MAX)
 
     def fold(self, columns: Floats, events: Events, out: Floats) -> None:
         low, high = self.split(columns)
@@ -208,9 +211,8 @@ class Extremes(Family):
         self.write(Kind.MIN, low, out)
         self.write(Kind.MAX, high, out)
 
-    def known(self, columns: Floats) -> Mapping[Kind, Floats]:
-        low, high = self.split(columns)
-        return {Kind.MIN: low, Kind.MAX: high}
+    def known(self, parts: Sequence[float]) -> tuple[float, ...]:
+        return tuple(parts)
 
 
 class Latest(Family):
@@ -218,6 +220,7 @@ class Latest(Family):
 
     kinds = frozenset({Kind.LAST})
     parts = MappingProxyType({"last": np.nan})
+    tells = (Kind.LAST,)
 
     def fold(self, columns: Floats, events: Events, out: Floats) -> None:
         x, missing = self.values(events)
@@ -225,8 +228,8 @@ class Latest(Family):
         np.copyto(columns, x, where=known)
         self.write(Kind.LAST, columns, out)
 
-    def known(self, columns: Floats) -> Mapping[Kind, Floats]:
-        return {Kind.LAST: columns}
+    def known(self, parts: Sequence[float]) -> tuple[float, ...]:
+        return tuple(parts)
 
 
 class Decays(Family):
@@ -241,6 +244,7 @@ class Decays(Family):
 
     kinds = frozenset({Kind.DECAYED_MEAN})
     parts = MappingProxyType({"decay_ts": np.nan, "decay_weight": 0.0, "decay_mean": 0.0})
+    tells = (Kind.DECAYED_MEAN,)
 
     def __init__(self, features: Sequence[SessionFeature], fields: Sequence[str]) -> None:
         super().__init__(features, fields)
@@ -266,18 +270,13 @@ class Decays(Family):
         np.copyto(newest, np.fmax(newest, events.ts), where=known)
         self.write(Kind.DECAYED_MEAN, mean if missing is None else np.where(weight > 0, mean, np.nan), out)
 
-    def known(self, columns: Floats) -> Mapping[Kind, Floats]:
-        _, weight, mean = self.split(columns)
-        return {Kind.DECAYED_MEAN: np.where(weight > 0, mean, np.nan)}
+    def known(self, parts: Sequence[float]) -> tuple[float, ...]:
+        _, weight, mean = parts
+        return (mean if weight > 0 else math.nan,)
 
 
 FAMILIES: Final[tuple[type[Family], ...]] = (Clock, Sums, Moments, Extremes, Latest, Decays)
 """In the order of their columns; Clock first, so that its three columns stand at the same place in every layout."""
-
-
-@lru_cache(4096)
-def _name(kind: Kind, key: Key) -> str:
-    return SessionFeature(kind, *key).name
 
 
 def _key(feature: SessionFeature) -> Key:

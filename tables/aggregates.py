@@ -69,6 +69,8 @@ class Aggregates:
         self.empty: Final[Floats] = np.array([value for family in families for value in family.empty], np.float64)
         """(ncols,) the row of a session without events."""
         self.empty.setflags(write=False)
+        self.readable: Final = tuple(name for family, _ in self._families for name in family.named())
+        """Names of what read() says."""
         self._ttl_ms: Final = ttl_ms
 
     def fold(self, state: Floats, rows: Rows, ts: Floats, values: Floats) -> Folded:
@@ -138,13 +140,14 @@ class Aggregates:
         features[order], out_of_order[order] = out.T, late
         return after, features, out_of_order
 
-    def read(self, row: Floats) -> dict[str, float]:
-        """The features that a session's row alone says, by name: not zscore and seconds_since_last, which compare it
-        with an event. NaN where there is no value yet. row: (ncols,)."""
-        column, known = row[:, None], dict[str, float]()
-        with np.errstate(all="ignore"):
-            for family, block in self._families:
-                known |= family.named(column[block])
+    def read(self, row: list[float]) -> list[float]:
+        """The features that a session's row alone says, as `readable` names them: not zscore and seconds_since_last,
+        which compare it with an event. NaN where there is no value yet."""
+        known: list[float] = []
+        for family, place in self._families:
+            columns, width = row[place], len(family.keys)
+            for key in range(width):
+                known += family.known(columns[key::width])
         return known
 
     def _round(self, work: Floats, ts: Floats, x: Floats, missing: Bools | None, out: Floats, late: Bools) -> None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +20,9 @@ from models.features import SESSION, SessionFeature
 from tables.aggregates import LAST_TS, Aggregates, Folded
 
 Floats = NDArray[np.float64]
+
+TIMES: Final = ("first_ts", "last_ts")
+"""Columns that are shown among the features."""
 
 
 class Sessions(Table[str, dict[str, float]]):
@@ -51,6 +53,10 @@ class Sessions(Table[str, dict[str, float]]):
             self._wanted = more
             self.aggregates = Aggregates(more, self._ttl_ms)
             self._codec = RowCodec(self.aggregates.columns, self.aggregates.empty, self.schema)
+            columns = self.aggregates.columns
+            self._shown = [*TIMES, *(name.removeprefix(SESSION) for name in self.aggregates.readable)]
+            self._others = {name: place for place, name in enumerate(columns) if name not in self._shown}
+            self._times = [columns.index(name) for name in TIMES]
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -102,11 +108,10 @@ class Sessions(Table[str, dict[str, float]]):
         row = rows.row_of(raw)
         if rows.codec is not self._codec:
             row = self._codec.adopt(rows.codec.columns, row[None])[0]
-        columns = dict(zip(self.aggregates.columns, row.tolist(), strict=True))
-        times = {name: columns.pop(name) for name in ("first_ts", "last_ts")}
-        features = {name.removeprefix(SESSION): value for name, value in self.aggregates.read(row).items()}
-        accumulators = {name: value for name, value in columns.items() if name not in features}
-        return _shown(times | features) | {"accumulators": _shown(accumulators)}
+        columns = row.tolist()
+        shown = _shown(self._shown, [*(columns[place] for place in self._times), *self.aggregates.read(columns)])
+        shown["accumulators"] = _shown(self._others, [columns[place] for place in self._others.values()])
+        return shown
 
     def expire(self, shard: Shard, watermark: int, busy: Iterable[Slice[Any]]) -> bool:
         """Forgets a portion of the sessions that are silent for longer than the TTL. Returns whether any went."""
@@ -136,21 +141,16 @@ def _newest(ts: Floats) -> int:
     return int(newest if newest <= now else np.max(ts[ts <= now], initial=-1))
 
 
-def _shown(values: Mapping[str, float]) -> dict[str, Any]:
+def _shown(names: Iterable[str], values: Iterable[float]) -> dict[str, Any]:
     shown: dict[str, Any] = {}
-    for name, value in values.items():
+    for name, value in zip(names, values, strict=True):
         if not math.isfinite(value):
             continue
-        if _is_time(name):
+        if "_ts" in name and name.partition(".")[0].endswith("_ts"):
             shown[name] = _iso(value)
         else:
             shown[name] = int(value) if value.is_integer() and abs(value) < 1e15 else value
     return shown
-
-
-@lru_cache(4096)
-def _is_time(column: str) -> bool:
-    return column.partition(".")[0].endswith("_ts")
 
 
 def _apart(slices: Iterable[Slice[Any]]) -> Iterator[list[Slice[Any]]]:

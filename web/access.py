@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+from collections.abc import Mapping
 from functools import lru_cache
 from ipaddress import ip_address
 from typing import Final
@@ -62,11 +63,21 @@ class Access:
         """Raises UnauthorizedError or ForbiddenError, which say what to send."""
         if request.rel_url.raw_path in OPEN:  # as it came: /health%2Flive may be somebody's page
             return
-        writing = request.method not in READING
-        if not self.closed:
-            self._check_origin(request, writing)
+        may_all = self.check_reading(request.host, request.headers)
+        if request.method in READING:
             return
-        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+        if not may_all:
+            raise ForbiddenError("this token may only read; writing needs the worker's HOMUNCULUS_WEB_TOKEN")
+        origin = request.headers.get("Origin")
+        if not self.closed and origin is not None and origin != f"{request.scheme}://{request.host}":
+            raise ForbiddenError("pages of other sites may not write here")
+
+    def check_reading(self, host: str, headers: Mapping[str, str]) -> bool:
+        """As check(), for what only reads. Returns whether the token, where one is asked for, allows writing too."""
+        if not self.closed:
+            _check_host(host)
+            return True
+        scheme, _, token = headers.get("Authorization", "").partition(" ")
         given = token.strip().encode("utf-8", "surrogateescape")
         # Both are always compared, so that the time tells nothing.
         may_all = _same(given, self._all)
@@ -75,17 +86,13 @@ class Access:
             raise UnauthorizedError(
                 "send the header `Authorization: Bearer TOKEN` with the worker's HOMUNCULUS_WEB_TOKEN"
             )
-        if writing and not may_all:
-            raise ForbiddenError("this token may only read; writing needs the worker's HOMUNCULUS_WEB_TOKEN")
+        return may_all
 
-    def _check_origin(self, request: web.BaseRequest, writing: bool) -> None:
-        """Without a token the network is the lock: a page in this machine's browser must not turn the key."""
-        host = (request.host or "").rpartition(":")[0] if _has_port(request.host or "") else request.host or ""
-        if not is_loopback(host):
-            raise ForbiddenError("without a token this worker answers to loopback names only: use http://127.0.0.1")
-        origin = request.headers.get("Origin")
-        if writing and origin is not None and origin != f"{request.scheme}://{request.host}":
-            raise ForbiddenError("pages of other sites may not write here")
+
+def _check_host(host: str) -> None:
+    """Without a token the network is the lock: a page in this machine's browser must not turn the key."""
+    if not is_loopback(host.rpartition(":")[0] if _has_port(host) else host):
+        raise ForbiddenError("without a token this worker answers to loopback names only: use http://127.0.0.1")
 
 
 def _has_port(host: str) -> bool:

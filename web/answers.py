@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from hashlib import blake2b
-from typing import Any, Final
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from aiohttp import web
@@ -23,6 +24,8 @@ SECURITY: Final = {
 """On every answer, errors too."""
 
 JSON: Final = {"Content-Type": "application/json; charset=utf-8"}
+
+NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 OUR_FAULT: Final = "the worker failed on this request; its log says how"
 
@@ -45,22 +48,34 @@ def json(value: Any, status: int = 200) -> web.Response:
     return web.Response(body=encode(value), status=status, headers=JSON)
 
 
-def tagged(request: web.Request, value: Any) -> web.Response:
-    """A value with an ETag: 304 and nothing else for who has it already.
+class Tagged(NamedTuple):
+    """A value as JSON, with its ETag.
 
-    The tag is a hash of the answer's bytes. The offset of the record that the value comes from isn't kept with it, and
-    the partition's would change with every other key; this one is the same on every worker, on a copy and after a
-    restart, and changes exactly when a reader would see something else.
+    The tag is a hash of the bytes. The offset of the record that the value comes from isn't kept with it, and the
+    partition's would change with every other key; this one is the same on every worker, on a copy and after a restart,
+    and changes exactly when a reader would see something else.
     """
+
+    body: bytes
+    tag: str
+    headers: Mapping[str, str] = NO_HEADERS
+    """More that its answer has."""
+
+    def response(self, request: web.Request) -> web.Response:
+        """304 and nothing else for who has it already."""
+        known = request.if_none_match if "If-None-Match" in request.headers else None
+        if any(other.value in {self.tag, "*"} for other in known or ()):
+            response = web.Response(status=304, headers=self.headers)
+        else:
+            response = web.Response(body=self.body, headers={**JSON, **self.headers})
+        response.etag = self.tag
+        return response
+
+
+def tagged(value: Any, headers: Mapping[str, str] = NO_HEADERS) -> Tagged:
+    """A value that JSON can hold."""
     body = encode(value)
-    tag = blake2b(body, digest_size=12).hexdigest()
-    known = request.if_none_match if "If-None-Match" in request.headers else None
-    if any(other.value in {tag, "*"} for other in known or ()):
-        response = web.Response(status=304)
-    else:
-        response = web.Response(body=body, headers=JSON)
-    response.etag = tag
-    return response
+    return Tagged(body, blake2b(body, digest_size=12).hexdigest(), headers)
 
 
 def refusal(error: Exception, status: int) -> web.Response:

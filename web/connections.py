@@ -34,7 +34,11 @@ class Connections:
             self._busy[connection] -= 1
             if not self._busy[connection]:
                 del self._busy[connection]
-            self._used[connection] = time.monotonic()
+            self.used(connection)
+
+    def used(self, connection: Any) -> None:
+        """A request of this connection has been answered."""
+        self._used[connection] = time.monotonic()
 
     async def watch(self, server: Server) -> None:
         """Looks for ever."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -16,7 +16,7 @@ from web.errors import STATUS, NotOpenError, UnknownError, UnreachableError
 from web.events import Events
 from web.operations import Flag, Operation, Parameter, operation
 from web.owners import CUT, STALENESS, Owners
-from web.parameters import Place, flag, parameters, place_of
+from web.parameters import Place, flag, parameters, place_of, table_of
 from web.values import ALONE, FOLLOWED, Look
 
 SESSION: Final = Parameter(
@@ -46,8 +46,8 @@ class Lookup:
     def routes(self) -> list[web.RouteDef]:
         """GET /tables/{table}/{key} and /tables/{table}/{key}/watch."""
         return [
-            web.get("/tables/{table}/{key}", self.value),
-            web.get("/tables/{table}/{key}/watch", self.watch),
+            web.get("/tables/{table}/{key:[^/]+}", self.value),
+            web.get("/tables/{table}/{key:[^/]+}/watch", self.watch),
         ]
 
     @operation(
@@ -69,14 +69,14 @@ class Lookup:
         """The value of one key; the key is percent-encoded, / as %2F. ?stale_ok=1: from a copy (HOMUNCULUS_STANDBYS)
         while the owner can't answer."""
         given = parameters(request, "session", "stale_ok", "whole")
-        place = place_of(self._app, request, given)
+        place = self._place(request, given)
         look = Look() if flag(given, "whole") else Look(ALONE)
         stale_ok = flag(given, "stale_ok")
         partition = self._owners.partition(place.session)
         try:
             shard = self._owners.here(place.table.name, partition)
             if shard is not None:
-                return self._described(request, place, shard, look)
+                return self._described(place, shard, look).response(request)
             answer = await self._owners.forward(request, partition)
         except (NotOpenError, UnreachableError):
             if stale_ok and (copied := await self._copied(request, place, partition, look)) is not None:
@@ -86,33 +86,41 @@ class Lookup:
             return await self._copied(request, place, partition, look) or answer
         return answer
 
+    def at_once(self, name: str, encoded: str) -> answers.Tagged | None:
+        """What value() finds here for the key of a path, if no parameters were given; None where another worker has
+        it. Raises as value() does."""
+        place = place_of(table_of(self._app, name), encoded, {})
+        shard = self._owners.here(name, self._owners.partition(place.session))
+        return None if shard is None else self._described(place, shard, Look(ALONE))
+
+    def _place(self, request: web.Request, given: Mapping[str, str]) -> Place:
+        return place_of(table_of(self._app, request.match_info["table"]), request.rel_url.raw_path.split("/")[3], given)
+
     async def _copied(self, request: web.Request, place: Place, partition: int, look: Look) -> web.Response | None:
         """What a copy says, here or on another worker; None where there is none."""
         copy = self._app.engine.standbys.copies.get(partition)
         if copy is None or copy.store is None or (age_s := copy.age_s) is None:
             return await self._owners.copy(request, partition)
         try:
-            response = self._described(request, place, place.table.copied(copy.store), look)
+            response = self._described(place, place.table.copied(copy.store), look).response(request)
         except UnknownError as unknown:  # of what age, too
             response = answers.refusal(unknown, STATUS[UnknownError])
         response.headers[STALENESS] = str(round(1e3 * age_s))
         return response
 
-    def _described(self, request: web.Request, place: Place, shard: Shard, look: Look) -> web.Response:
+    def _described(self, place: Place, shard: Shard, look: Look) -> answers.Tagged:
         raw = _finished(shard, place.key)
         if raw is None:
             partition = self._owners.partition(place.session)
             raise UnknownError(f"table {place.table.name} has no value for this key (partition {partition})")
-        response = answers.tagged(request, look.at_value(place.table, shard, raw))
-        if look.cut:
-            response.headers[CUT] = "1"
-        return response
+        value = look.at_value(place.table, shard, raw)
+        return answers.tagged(value, {CUT: "1"} if look.cut else answers.NO_HEADERS)
 
     @operation(Operation(gives=Followed, media="text/event-stream", parameters=(SESSION,)))
     async def watch(self, request: web.Request) -> web.StreamResponse:
         """The value of one key as server-sent events: what it is, then what each commit makes of it. Ends with an event
         `end` when its partition moves, or the worker stops: connect again."""
-        place = place_of(self._app, request, parameters(request, "session"))
+        place = self._place(request, parameters(request, "session"))
         partition = self._owners.partition(place.session)
         shard = self._owners.here(place.table.name, partition)
         if shard is None:

@@ -55,20 +55,19 @@ class Place(NamedTuple):
     """The key of the records that its value is made of: it gives the partition."""
 
 
-def table_of(app: App, request: web.Request) -> Table[Any, Any]:
-    """The table of a path. Raises UnknownError."""
+def table_of(app: App, name: str) -> Table[Any, Any]:
+    """A table by its name. Raises UnknownError."""
     try:
-        return app.engine.tables[request.match_info["table"]]
+        return app.engine.tables[name]
     except KeyError:
         raise UnknownError(f"there is no such table; there are {', '.join(sorted(app.engine.tables))}") from None
 
 
-def place_of(app: App, request: web.Request, given: Mapping[str, str]) -> Place:
-    """The key of a path, percent-encoded there, / as %2F; the parameter `session` where its table can't say whose it
-    is. Raises UnknownError, MalformedError."""
-    table = table_of(app, request)
+def place_of(table: Table[Any, Any], encoded: str, given: Mapping[str, str]) -> Place:
+    """A key as it stands in a path: percent-encoded, / as %2F; the parameter `session` where its table can't say whose
+    it is. Raises MalformedError."""
     try:
-        key = table.decode_key(unquote_to_bytes(request.rel_url.raw_path.split("/")[3]))
+        key = table.decode_key(unquote_to_bytes(encoded))
     except UnicodeError:
         raise MalformedError("the key must be percent-encoded UTF-8") from None
     session: str | bytes | None = given.get("session")

@@ -33,6 +33,7 @@ from web.overview import Overview
 from web.owners import Owners
 from web.page import Page
 from web.protocol import Protocol
+from web.shortcut import Shortcut
 from web.tables import Tables
 
 log = logging.getLogger(__name__)
@@ -47,6 +48,8 @@ BACKLOG: Final = 128
 """Connections that may wait to be taken."""
 LARGEST_BODY: Final = 64 << 10
 SPOKEN: Final = (HttpVersion10, HttpVersion11)
+KEYS: Final = "/tables/"
+"""What is below it is a table's."""
 STOP_S: Final = 0.5
 """Seconds that answers under way have when the worker stops, and again when they have been cancelled."""
 
@@ -69,6 +72,7 @@ class WebServer(Service):
         self._connections = Connections()
         self._events = Events()
         self._history = History(app.engine)
+        self._lookup = Lookup(app, self._owners, self._events)
 
     async def on_start(self) -> None:
         """Binds and listens. Raises SettingsError: a rule is broken, or the port is taken."""
@@ -91,10 +95,11 @@ class WebServer(Service):
             server = self._runner.server
             assert server is not None
             server.request_handler = self._guard(server.request_handler)
+            shortcut = Shortcut(self._access, self._lookup).answer
             for s in sockets:
                 self._listening.append(
                     await self.loop.create_server(
-                        lambda: Protocol(server),
+                        lambda: Protocol(server, self._connections, shortcut),
                         sock=s,
                         backlog=BACKLOG,
                         ssl=context,
@@ -178,7 +183,7 @@ class WebServer(Service):
         """Every route, ours first. Raises UsageError for a page of the application at one of our paths."""
         application = web.Application(client_max_size=LARGEST_BODY)
         app, owners, events = self.app, self._owners, self._events
-        views = (Lookup(app, owners, events), Tables(app), Models(app), Metrics(app))
+        views = (self._lookup, Tables(app), Models(app), Metrics(app))
         overview = Overview(app, owners, events, self._history)
         for part in (Health(app), *views, overview, Page(), OpenApi(app)):
             application.add_routes(part.routes())
@@ -186,7 +191,7 @@ class WebServer(Service):
         for route in page_routes(self.app):
             assert route.resource is not None
             path = route.resource.canonical
-            if (route.method, path) in taken:
+            if (route.method, path) in taken or path.startswith(KEYS):
                 raise UsageError(
                     f"app.page({path!r}): {route.method} {path} is a route of the worker; take another path"
                 )

@@ -131,7 +131,7 @@ class Tables:
     )
     async def page(self, request: web.Request) -> web.Response:
         """This worker's part of a table, in key order. Of big values only the beginning is shown."""
-        table = table_of(self._app, request)
+        table = table_of(self._app, request.match_info["table"])
         given = parameters(request, "prefix", "limit", "after")
         limit, prefix = _limit(given), _stored(table, given.get("prefix", ""))
         start = max(prefix, _stored(table, given["after"]) + b"\0") if "after" in given else prefix
