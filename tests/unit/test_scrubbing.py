@@ -41,7 +41,10 @@ def naming(folder: Path, *words: bytes) -> set[str]:
     """The files that have one of these words, as it is or as RocksDB's log writes keys."""
     found = set()
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        raw = path.read_bytes()
+        try:
+            raw = path.read_bytes()
+        except FileNotFoundError:  # RocksDB has just deleted it
+            continue
         if any(word in raw or word.hex().upper().encode() in raw for word in words):
             found.add(path.name)
     return found
