@@ -79,11 +79,14 @@ class DecodeError(RecordError):
 class FieldError(RecordError):
     """A field that the model needs has no usable value."""
 
-    def __init__(self, field: str, got: object) -> None:
-        super().__init__(
-            f"field {field!r} is {_shown(got)}; send a finite number (or the type that the manifest "
-            "names), or give the field a default in manifest.json"
+    def __init__(self, field: str, got: object, wanted: str | None = None) -> None:
+        """wanted: what its input can hold, where a value is there but doesn't fit: no default would fill that."""
+        send = (
+            "send a finite number (or the type that the manifest names), or give the field a default in manifest.json"
         )
+        if wanted is not None:
+            send = f"its input in manifest.json takes {wanted}"
+        super().__init__(f"field {field!r} is {_shown(got)}; {send}")
         self.field = field
 
 

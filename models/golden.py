@@ -9,8 +9,9 @@ from typing import Any, Final
 import numpy as np
 
 from core.errors import GoldenMismatchError, ManifestError
+from models.dtype import Dtype
 from models.engine import Array, Arrays
-from models.manifest import Dtype, Input, Kind, Manifest, Scalar
+from models.manifest import Input, Kind, Manifest, Scalar
 from models.scores import Scores
 
 WARM_UP: Final = (1, 8, 64, 512)
