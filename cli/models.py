@@ -81,7 +81,8 @@ class Models(OperatorCommand):
     async def _listed(self) -> Report:
         """The store is read without a broker; deployments aren't."""
         settings = self.ours.settings
-        stored = await asyncio.to_thread(_stored, self.ours.engine.models.store)
+        store = self.ours.engine.models.store
+        stored = await asyncio.to_thread(_stored, store)
         deployed: dict[str, Deployment] = {}
         error: str | None = None
         try:
@@ -98,7 +99,7 @@ class Models(OperatorCommand):
             }
             for name in sorted({*stored, *deployed})
         ]
-        document: dict[str, Any] = {"model_store": settings.model_store, "models": rows}
+        document: dict[str, Any] = {"model_store": store.url, "models": rows}
         lines = columns(
             ("name", "in the store", "deployed", "revision", "since", "author"),
             [
@@ -107,7 +108,7 @@ class Models(OperatorCommand):
             ],
         )
         if not rows:
-            lines = [f"The store {settings.model_store} is empty, and nothing is deployed."]
+            lines = [f"The store {store.url} is empty, and nothing is deployed."]
         if error is not None:
             document["error"] = error
             lines += ["", error]

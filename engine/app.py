@@ -268,9 +268,8 @@ class App(faust.App):
 def create_app(settings: Settings, background: Iterable[Background] = ()) -> App:
     """The application of every agent and table that has been imported. Raises SettingsError."""
     mode_loop.use("uvloop")
-    models = LiveModels(
-        ModelStore(settings.model_store), Device.of(settings.device), InferenceThread(), settings.default_model
-    )
+    store = ModelStore(settings.model_store, cache=settings.data_dir / ".models")  # no APP_ID begins with a dot
+    models = LiveModels(store, Device.of(settings.device), InferenceThread(), settings.default_model)
     return App(settings, models, declared, background)
 
 
