@@ -85,8 +85,8 @@ class Models(OperatorCommand):
         if not versions and deployment is None:
             raise ModelNotFoundError(f"there is no model {name!r}, neither in {store.url} nor among the deployments")
         manifests = {
-            version: (await asyncio.to_thread(store.fetch, name, version)).manifest.model_dump(
-                mode="json", exclude_none=True, exclude={"golden", "reference"}
+            version: (await asyncio.to_thread(store.manifest, name, version)).model_dump(
+                mode="json", exclude_none=True, exclude={"golden", "reference_confidence"}
             )
             for version in versions
         }

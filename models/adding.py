@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -107,7 +107,7 @@ def decision_of(text: str | None) -> Decision | None:
         raise ModelError(f"--decision is {text!r}; write LABEL>0.85, or value>10 for a regressor") from None
 
 
-def _check(kind: object, text: str, option: str) -> None:
+def _check(kind: Any, text: str, option: str) -> None:
     try:
         TypeAdapter(kind).validate_python(text)
     except ValidationError:

@@ -65,7 +65,7 @@ class ModelCache:
         return self.folder / name / f"{version}-{hashlib.sha256(manifest).hexdigest()[:16]}"
 
     def kept(self) -> Iterator[tuple[Path, Manifest]]:
-        """Every version that was fetched once, the one fetched last first; damaged ones are left out."""
+        """Every version that was copied once, the newest copy first; without those whose manifest can't be read."""
         found = [path for path in self.folder.glob(f"*/*/{MANIFEST}") if not path.parent.name.startswith(".")]
         for path in sorted(found, key=lambda path: path.stat().st_mtime_ns, reverse=True):
             try:
@@ -74,7 +74,7 @@ class ModelCache:
                 log.warning("left out: %s", error)
 
     def newest(self, name: str, version: str) -> ModelFolder | None:
-        """A version as it was last fetched, if it is here and unharmed."""
+        """A version as it was last copied, if it is here and unharmed."""
         for path, manifest in self.kept():
             if (manifest.name, manifest.version) == (name, version):
                 try:

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from core.errors import ManifestError
 from models.graph import Graph, Port
-from models.manifest import Decision, Golden, Input, InputField, Kind, Manifest, Outputs, Thresholds
+from models.manifest import Decision, Input, InputField, Kind, Manifest, Outputs, Thresholds, mistakes
 from models.signature import SCORES
 
 LABELLED: Final = ("tensor(int64)", "tensor(int32)", "tensor(string)")
@@ -29,10 +29,6 @@ class Draft:
     output: str | None = None
     """The output that is read, where several could be."""
     decision: Decision | None = None
-    low_confidence: float | None = None
-    golden: Sequence[Golden] = ()
-    reference_confidence: Sequence[float] = ()
-    licence: str | None = None
     made_by: str | None = None
 
     def manifest(self, graph: Graph, files: dict[str, str], classes: Sequence[str] = ()) -> Manifest:
@@ -42,12 +38,12 @@ class Draft:
         to add.
         """
         inputs = inputs_of(graph, self.fields)
-        labels = self.labels or graph.said("labels") or classes
+        known = graph.said("labels")
+        labels = self.labels or (known if isinstance(known, list) else classes)
         shapes = graph.tried({name: len(given.fields) for name, given in inputs.items()})
         kind, outputs = outputs_of(graph, shapes, self.output, bool(labels))
         if kind is Kind.CLASSIFIER and not labels:
             raise ManifestError(f"{graph.where}: its labels aren't in the graph; name them in order: --labels no,yes")
-        thresholds = {"low_confidence": self.low_confidence, "decision": self.decision}
         try:
             return Manifest(
                 name=self.name,
@@ -57,15 +53,11 @@ class Draft:
                 outputs=outputs,
                 labels=tuple(map(str, labels)) if kind is Kind.CLASSIFIER else (),
                 files=files,
-                thresholds=Thresholds(**{name: value for name, value in thresholds.items() if value is not None}),
-                golden=tuple(self.golden),
-                reference_confidence=tuple(self.reference_confidence),
-                licence=self.licence,
+                thresholds=Thresholds(decision=self.decision),
                 made_by=self.made_by,
             )
         except ValidationError as error:
-            wrong = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}".lstrip(": ") for e in error.errors())
-            raise ManifestError(f"{graph.where}: {wrong}") from None
+            raise ManifestError(f"{graph.where}: {mistakes(error)}") from None
 
 
 def inputs_of(graph: Graph, fields: Sequence[str]) -> dict[str, Input]:
@@ -76,7 +68,7 @@ def inputs_of(graph: Graph, fields: Sequence[str]) -> dict[str, Input]:
     if fields:
         columns = _given(graph, fields)
     elif isinstance(said, dict):
-        columns = {str(name): list(map(str, each)) for name, each in said.items()}
+        columns = {str(name): [each] if isinstance(each, str) else list(map(str, each)) for name, each in said.items()}
     elif said:
         columns = _dealt(graph, list(map(str, said)))
     elif all(port.width == 1 for port in graph.inputs):
@@ -94,7 +86,7 @@ def inputs_of(graph: Graph, fields: Sequence[str]) -> dict[str, Input]:
         try:
             inputs[port.name] = Input(dtype=dtype, fields=tuple(InputField(name=name) for name in names))
         except ValidationError as error:
-            raise ManifestError(f"{graph.where}: input {port.name}: {error.errors()[0]['msg']}") from None
+            raise ManifestError(f"{graph.where}: input {port.name}: {mistakes(error)}") from None
     return inputs
 
 

@@ -85,4 +85,4 @@ class Dtype(StrEnum):
             return False
         if not math.isfinite(value):
             return self.floating
-        return bool(self.within(np.float64(value))) and (self.floating or float(value).is_integer())
+        return bool(self.within(np.array([value], np.float64)).all()) and (self.floating or float(value).is_integer())

@@ -64,14 +64,15 @@ class Graph:
         return cls(session, where)
 
     def said(self, key: str) -> Any:
-        """What the file's metadata holds under a key, read as JSON or, failing that, as words between commas."""
+        """What the file's metadata holds under a key: a list or an object in JSON, else words between commas."""
         text = self._said.get(key)
         if text is None:
             return None
         try:
-            return json.loads(text)
+            found = json.loads(text)
         except ValueError:
-            return [word.strip() for word in text.split(",")]
+            found = None
+        return found if isinstance(found, list | dict) else [word.strip() for word in text.split(",")]
 
     def dtype(self, port: Port) -> Dtype:
         """Raises ManifestError for an input that no field can fill: not (rows, columns), or of no type that we know."""

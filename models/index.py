@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from core.errors import ManifestError
 from core.events import ModelName, Version
+from models.manifest import mistakes
 
 INDEX: Final = "index.json"
 
@@ -28,8 +29,7 @@ class Index(BaseModel):
         try:
             return cls.model_validate_json(raw)
         except ValidationError as error:
-            wrong = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'as a whole'}: {e['msg']}" for e in error.errors())
-            raise ManifestError(f"{where}: {wrong}") from None
+            raise ManifestError(f"{where}: {mistakes(error)}") from None
 
     def text(self) -> str:
         """As a person reads it."""

@@ -228,11 +228,7 @@ class Manifest(_Part):
         try:
             return cls.model_validate_json(raw)
         except ValidationError as error:
-            wrong = "; ".join(
-                f"{'.'.join(map(str, e['loc'])) or 'as a whole'}: {e['msg'].removeprefix('Value error, ')}"
-                for e in error.errors(include_url=False)
-            )
-            raise ManifestError(f"{where}: {wrong}") from None
+            raise ManifestError(f"{where}: {mistakes(error)}") from None
 
     @classmethod
     def read(cls, path: Path, where: str) -> Self:
@@ -248,3 +244,11 @@ class Manifest(_Part):
         path = folder / MANIFEST
         path.write_text(self.model_dump_json(indent=2, exclude_none=True) + "\n", encoding="utf-8")
         return path
+
+
+def mistakes(error: ValidationError) -> str:
+    """What pydantic found wrong, each with its place."""
+    return "; ".join(
+        f"{'.'.join(map(str, e['loc'])) or 'as a whole'}: {e['msg'].removeprefix('Value error, ')}"
+        for e in error.errors(include_url=False)
+    )

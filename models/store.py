@@ -65,9 +65,9 @@ class ModelStore:
         self._root = root.rstrip("/")
         self._local = isinstance(self._fs, LocalFileSystem)
         self._http = isinstance(self._fs, HTTPFileSystem)
-        self._cache = (
-            None if cache is None or self._local else ModelCache(cache / sha256(url.encode()).hexdigest()[:12])
-        )
+        self._cache: ModelCache | None = None
+        if cache is not None and not self._local:  # apart from other stores, which may call others by the same name
+            self._cache = ModelCache(cache / sha256(self.url.encode()).hexdigest()[:12])
 
     def models(self) -> list[str]:
         """Names with at least one version, sorted. An empty or missing store has none; while the store is away, those
@@ -109,6 +109,15 @@ class ModelStore:
                 raise
             log.warning("%s is taken from the cache: %s", who, away)
             return kept
+
+    def manifest(self, name: str, version: str) -> Manifest:
+        """What a version says of itself, unchecked against its files, which stay where they are. Raises
+        ModelNotFoundError, ManifestError, and StoreAwayError when the store can't be read."""
+        who = f"{name}@{version}"
+        raw = self._read(who, name, version, MANIFEST) if version in self._versions(name) else None
+        if raw is None:
+            raise self._unknown(name, version)
+        return Manifest.parse(raw, f"{who}: {MANIFEST}")
 
     def publish(self, folder: Path) -> ModelFolder:
         """Puts a version into the store, where its manifest says it belongs, and into the store's index. A version

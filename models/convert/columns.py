@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
@@ -16,6 +17,8 @@ from models.manifest import Input, InputField, Scalar
 
 MATRIX: Final = "features"
 """The one input of estimators that take a matrix."""
+_NUMBERED: Final = re.compile(r"Column_\d+")
+"""What LightGBM calls columns that nobody has named."""
 SAMPLES: Final = 16
 """Rows that are made up where none are given."""
 
@@ -38,12 +41,12 @@ class Columns:
         """fields: by default the rows' or the estimator's column names. rows: a matrix or a data frame; None makes up
         a few of normal noise. Raises ConversionError."""
         known = getattr(rows, "columns", getattr(estimator, "feature_names_in_", None))
-        if fields is None and known is None:
+        if known is not None and all(_NUMBERED.fullmatch(str(name)) for name in known):
+            known = getattr(rows, "columns", None)
+        wanted = known if fields is None else fields
+        if wanted is None:
             raise ConversionError("name the fields of the columns, in order: neither rows nor estimator have names")
-        made = tuple(
-            field if isinstance(field, InputField) else InputField(name=str(field))
-            for field in (known if fields is None else fields)
-        )
+        made = tuple(field if isinstance(field, InputField) else InputField(name=str(field)) for field in wanted)
         names = tuple(map(str, known)) if known is not None else tuple(field.name for field in made)
         if len(names) != len(made):
             raise ConversionError(f"{len(made)} fields for {len(names)} columns: {', '.join(names)}")

@@ -5,20 +5,23 @@ from __future__ import annotations
 import math
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
 from core.errors import ConversionError
 from models.confidence import confidence
+from models.convert.boosters import NEEDED
 from models.convert.columns import Columns
 from models.convert.onnx import graph_of
 from models.folder import ModelFolder
-from models.manifest import MODEL, Decision, Golden, InputField, Kind, Manifest, Outputs, Thresholds
+from models.manifest import MODEL, Decision, Golden, InputField, Kind, Manifest, Outputs, Thresholds, mistakes
 from models.proving import loaded
 from models.scores import VALUE, Scores
 
@@ -59,25 +62,30 @@ def convert(
     """
     who = type(estimator).__name__
     classifier = _is_classifier(estimator, who)
-    columns = Columns.of(estimator, fields, rows)
+    with _in_words(who):
+        columns = Columns.of(estimator, fields, rows)
     expected = _expected(estimator, columns, classifier, who)
     if labels is None and classifier:
         labels = [str(label) for label in estimator.classes_]
+    if labels is not None and len(labels) != (expected.shape[1] if classifier else 0):
+        raise ConversionError(f"{who} has {expected.shape[1]} scores a row, and {list(labels)} names others")
     real = rows is not None and classifier
-    manifest = Manifest(
-        name=name,
-        version=version,
-        kind=Kind.CLASSIFIER if classifier else Kind.REGRESSOR,
-        inputs=columns.inputs,
-        outputs=Outputs(probabilities="probabilities") if classifier else Outputs(value="variable"),
-        labels=tuple(labels or ()),
-        files={MODEL: sha256(graph := graph_of(estimator, columns, f"{name}@{version}", classifier)).hexdigest()},
-        thresholds=_thresholds(expected if real else None, decision),
-        reference_confidence=_reference(expected) if real else (),
-        golden=_golden(columns, expected, list(labels or [VALUE])),
-        licence=licence,
-        made_by=made_by or f"models.convert: {who}, {_release(estimator)}",
-    )
+    graph = graph_of(estimator, columns, f"{name}@{version}", classifier)
+    with _in_words(who):
+        manifest = Manifest(
+            name=name,
+            version=version,
+            kind=Kind.CLASSIFIER if classifier else Kind.REGRESSOR,
+            inputs=columns.inputs,
+            outputs=Outputs(probabilities="probabilities") if classifier else Outputs(value="variable"),
+            labels=tuple(labels or ()),
+            files={MODEL: sha256(graph).hexdigest()},
+            thresholds=_thresholds(expected if real else None, decision),
+            reference_confidence=_reference(expected) if real else (),
+            golden=_golden(columns, expected, list(labels or [VALUE])),
+            licence=licence,
+            made_by=made_by or f"models.convert: {who}, {_release(estimator)}",
+        )
     path = into or Path(tempfile.mkdtemp(prefix="homunculus-converted-")) / version  # mkdtemp's own is nobody else's
     path.mkdir(parents=True)
     try:
@@ -91,20 +99,33 @@ def convert(
     return folder
 
 
+@contextmanager
+def _in_words(who: str) -> Iterator[None]:
+    """What is said of the version that no manifest can say becomes a ConversionError."""
+    try:
+        yield
+    except ValidationError as error:
+        raise ConversionError(f"{who} can't be converted: {mistakes(error)}") from None
+
+
 def _is_classifier(estimator: Any, who: str) -> bool:
-    if hasattr(estimator, "predict_proba"):
-        return True
+    try:
+        from sklearn.base import is_classifier, is_regressor
+    except ImportError:
+        raise ConversionError(f"{who} can't be converted: {NEEDED}") from None
     if not hasattr(estimator, "predict") or not hasattr(estimator, "get_params"):
         raise ConversionError(
             f"{who} can't be converted: it is no estimator of scikit-learn's kind. Boosters are trained through "
             "LGBMClassifier, LGBMRegressor, XGBClassifier or XGBRegressor"
         )
-    if hasattr(estimator, "classes_"):
+    if is_classifier(estimator) and not hasattr(estimator, "predict_proba"):
         raise ConversionError(
             f"{who} can't be converted: it has no predict_proba. Wrap it in CalibratedClassifierCV, or train it with "
             "probability=True where it has that"
         )
-    return False
+    if not is_classifier(estimator) and not is_regressor(estimator):
+        raise ConversionError(f"{who} can't be converted: it is neither a classifier nor a regressor")
+    return bool(is_classifier(estimator))
 
 
 def _expected(estimator: Any, columns: Columns, classifier: bool, who: str) -> Floats:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import pickle
 import sys
@@ -14,6 +15,7 @@ import pytest
 from onnx import TensorProto, helper
 from sklearn.datasets import load_iris
 from sklearn.linear_model import LogisticRegression, Ridge
+from threadpoolctl import threadpool_limits
 
 from cli.adding import add, index
 from core.errors import ConversionError, ManifestError, ModelError, TamperedError
@@ -37,11 +39,28 @@ def file(tmp_path: Path, model: onnx.ModelProto | bytes, name: str = "churn.onnx
     return path
 
 
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Any:
+    """More wait for each other on so little."""
+    with threadpool_limits(1):
+        yield
+
+
+@functools.cache
+def iris_model() -> Any:
+    return LogisticRegression(max_iter=1000).fit(X, Y)
+
+
 def sklearn_graph(estimator: Any, zipmap: bool = True) -> bytes:
     from skl2onnx import to_onnx
 
     options = None if zipmap else {id(estimator): {"zipmap": False}}
     return bytes(to_onnx(estimator, X[:1].astype(np.float32), options=options).SerializeToString())
+
+
+@functools.cache
+def iris_graph() -> bytes:
+    return sklearn_graph(iris_model())
 
 
 def said(model: onnx.ModelProto, **metadata: Any) -> onnx.ModelProto:
@@ -99,8 +118,8 @@ def test_a_zipmap_is_taken_out_and_its_labels_are_kept(classes: Any, store: Mode
 def test_without_the_onnx_package_a_zipmap_is_told_with_what_to_do(
     store: ModelStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    zipped = file(tmp_path, sklearn_graph(LogisticRegression(max_iter=1000).fit(X, Y)))
-    plain = file(tmp_path, sklearn_graph(LogisticRegression(max_iter=1000).fit(X, Y), zipmap=False), "plain.onnx")
+    zipped = file(tmp_path, sklearn_graph(iris_model()))
+    plain = file(tmp_path, sklearn_graph(iris_model(), zipmap=False), "plain.onnx")
     monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.raises(ManifestError, match=r"churn\.onnx: .*'zipmap': False.*or install the package onnx"):
         add(store, zipped, Wishes(fields=("a,b,c,d",)))
@@ -236,7 +255,7 @@ def mlflow(tmp_path: Path, flavors: str | None = None, columns: Any = NAMES) -> 
     path = tmp_path / "iris"
     path.mkdir(exist_ok=True)
     signature = json.dumps([{"type": "float", "name": name, "required": True} for name in columns])
-    (path / "model.onnx").write_bytes(sklearn_graph(LogisticRegression(max_iter=1000).fit(X, Y)))
+    (path / "model.onnx").write_bytes(iris_graph())
     (path / "MLmodel").write_text(
         (flavors or "flavors:\n  onnx:\n    code: null\n    data: model.onnx\n    onnx_version: 1.19.0\n")
         + "  python_function:\n    data: model.onnx\n    loader_module: mlflow.onnx\n"
@@ -320,7 +339,7 @@ def test_a_pickle_is_loaded_only_by_those_who_say_that_they_trust_it(store: Mode
     with pytest.raises(ModelError, match="loading it runs whatever code is in it: say --trust-pickle"):
         add(store, source, Wishes(fields=("a",)))
     assert not (tmp_path / "harm").exists()
-    source.write_bytes(pickle.dumps(LogisticRegression(max_iter=1000).fit(X, Y)))
+    source.write_bytes(pickle.dumps(iris_model()))
     add(store, source, Wishes(fields=("a,b,c,d",), labels=("x", "y", "z"), trust_pickle=True))
     made = manifest(store, "iris")
     assert made.labels == ("x", "y", "z")

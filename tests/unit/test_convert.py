@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.calibration import CalibratedClassifierCV
+from sklearn.cluster import KMeans
 from sklearn.compose import ColumnTransformer
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
 from sklearn.ensemble import (
@@ -22,6 +23,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.svm import LinearSVC
+from threadpoolctl import threadpool_limits
 
 from core.errors import ConversionError
 from models.convert import convert
@@ -41,7 +43,7 @@ def boosters(kind: str) -> Any:
     package = pytest.importorskip("lightgbm" if kind.startswith("LGBM") else "xgboost", reason=f"needs {kind}")
     pytest.importorskip("onnxmltools", reason="needs onnxmltools")
     quiet = {"verbose": -1} if kind.startswith("LGBM") else {}
-    return getattr(package, kind)(n_estimators=20, **quiet)
+    return getattr(package, kind)(n_estimators=20, n_jobs=1, **quiet)
 
 
 def answers(made: ModelFolder, inputs: dict[str, Any]) -> Any:
@@ -51,8 +53,8 @@ def answers(made: ModelFolder, inputs: dict[str, Any]) -> Any:
 
 @pytest.fixture(autouse=True)
 def quiet() -> Any:
-    """Libraries warn each other of what comes in their next releases."""
-    with warnings.catch_warnings():
+    """Libraries warn each other of what comes in their next releases. One thread: more wait for each other here."""
+    with warnings.catch_warnings(), threadpool_limits(1):
         warnings.simplefilter("ignore")
         yield
 
@@ -166,7 +168,7 @@ def test_gaps_are_filled_as_the_fields_say(tmp_path: Path) -> None:
     x.iloc[::3, 1] = np.nan
     estimator.fit(x, CANCER.target)
     for default in (None, "nan"):
-        fields = ["a", InputField(name="b", default=default), "c"]
+        fields = [InputField(name="a"), InputField(name="b", default=default), InputField(name="c")]
         made = convert(estimator, fields, name="m", version="1", rows=x, into=tmp_path / str(default))
         gaps = [example.inputs["b"] for example in made.manifest.golden]
         assert (None in gaps) == (default == "nan")
@@ -178,6 +180,31 @@ def test_without_rows_the_proof_is_made_on_noise(tmp_path: Path) -> None:
     assert made.manifest.reference_confidence == ()
     assert made.manifest.thresholds.low_confidence == 0.7
     assert len(made.manifest.golden) == 8
+
+
+def test_names_that_nobody_has_given_are_no_fields(tmp_path: Path) -> None:
+    estimator = boosters("LGBMClassifier").fit(IRIS.data.to_numpy(), IRIS.target)
+    with pytest.raises(ConversionError, match="name the fields of the columns"):
+        convert(estimator, name="m", version="1", into=tmp_path / "m")
+    made = convert(estimator, ["a", "b", "c", "d"], name="m", version="1", into=tmp_path / "m")
+    assert [field.name for _, field in made.manifest.fields()] == ["a", "b", "c", "d"]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"labels": ["a", "b"]}, "^LogisticRegression has 3 scores a row"),
+        ({"name": "a b"}, "name: "),
+        ({"decision": Decision(label="9", above=0.5)}, r"decision\.label is '9'"),
+        ({"fields": ["a", "b", "c", "session.mode.d"]}, r"session\.variance\.FIELD"),
+    ],
+)
+def test_what_is_said_wrongly_is_told(change: dict[str, Any], says: str, tmp_path: Path) -> None:
+    estimator = LogisticRegression(max_iter=1000).fit(IRIS.data.to_numpy(), IRIS.target)
+    said: dict[str, Any] = {"fields": ["a", "b", "c", "d"], "name": "m", "version": "1", "into": tmp_path / "m"}
+    with pytest.raises(ConversionError, match=says):
+        convert(estimator, **{**said, **change})
+    assert not (tmp_path / "m").exists()
 
 
 def test_the_same_estimator_gives_the_same_bytes(tmp_path: Path) -> None:
@@ -200,6 +227,7 @@ class OurOwn:
         (lambda x, y: LinearSVC().fit(x, y), r"^LinearSVC can't be converted: it has no predict_proba"),
         (lambda x, y: LogisticRegression(), r"^LogisticRegression can't compute the rows: NotFitted"),
         (lambda x, y: Ridge().fit(x, np.stack([y, y], 1)), r"^Ridge can't be converted: it has several outputs"),
+        (lambda x, y: KMeans(2).fit(x), r"^KMeans can't be converted: it is neither a classifier nor a regressor"),
         (lambda x, y: OurOwn(), r"^OurOwn can't be converted: it is no estimator"),
         (lambda x, y: boosters("LGBMClassifier").fit(x, y).booster_, r"^Booster can't .*LGBMClassifier"),
     ],
