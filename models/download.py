@@ -63,7 +63,7 @@ def _complete(fs: Any, path: str, part: Path, told: Told) -> None:
                 furthest = max(furthest, here)
                 if failures > len(PAUSES):
                     raise StoreAwayError(
-                        f"{error!r}, {failures} times in a row; the {furthest:,} bytes that came are kept for the next "
+                        f"{error!r}, {failures} times in a row; the {here:,} bytes that came are kept for the next "
                         "attempt"
                     ) from error
                 log.warning("%s broke off after %d bytes and is gone on with: %r", path, here, error)
