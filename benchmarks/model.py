@@ -12,7 +12,8 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from benchmarks.load import FIELDS
-from models.manifest import MODEL, Dtype, Input, InputField, Manifest, Outputs
+from models.dtype import Dtype
+from models.manifest import MODEL, Input, InputField, Manifest, Outputs
 
 NAME: Final = "mlp"
 VERSION: Final = "1"

@@ -1,13 +1,15 @@
-"""`faust -A app models`: what the store holds, and what is deployed of it; `models promote` changes that."""
+"""`faust -A app models`: what the store holds, and what is deployed of it; `add` and `promote` change that."""
 
 from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from faust.cli.base import argument, option
 
+from cli.adding import add, index
 from cli.command import OperatorCommand, offering
 from cli.promoting import promote
 from cli.reach import reach
@@ -16,6 +18,7 @@ from cli.report import Report, columns
 from core.errors import ModelNotFoundError, SettingsError, UsageError
 from core.events import Deployment
 from core.topics import DEPLOYMENTS, MODEL_STATUS
+from models.adding import Wishes
 from models.store import ModelStore
 
 
@@ -24,6 +27,8 @@ class Models(OperatorCommand):
 
     models list: the same. models show NAME: one model's manifests, deployment, and the versions live on each worker.
     models promote NAME VERSION: ask for a version to become the active one, and wait for the answer.
+    models add FILE_OR_FOLDER: put an .onnx file, an MLflow folder, a folder with manifest.json or a pickled estimator
+    into the store, checked (docs/models.md). models index: write the store's index.json anew.
     """
 
     options = offering(
@@ -33,6 +38,14 @@ class Models(OperatorCommand):
         option("--author", default=None, help="promote: who asks for it."),
         option("--reason", default=None, help="promote: why."),
         option("--based-on", type=int, default=None, help="promote: refuse unless this is the model's revision."),
+        option("--name", "new_name", default=None, help="add: the model's name. Default: the file's."),
+        option("--version", "new_version", default=None, help="add: default: one more than the highest in the store."),
+        option("--fields", multiple=True, help="add: a,b,c fill the columns in order; or INPUT=a,b for each input."),
+        option("--labels", default=None, help="add: no,yes: a classifier's labels, in order."),
+        option("--output", default=None, help="add: the output with the scores, where several could be."),
+        option("--decision", default=None, help="add: LABEL>0.85, or value>10: what makes a prediction a yes."),
+        option("--trust-pickle", is_flag=True, default=False, help="add: load a pickle, which runs the code in it."),
+        option("--dry-run", is_flag=True, default=False, help="add: show what would be made, and publish nothing."),
     )
 
     async def answer(
@@ -53,7 +66,15 @@ class Models(OperatorCommand):
                     reason=options["reason"],
                     based_on=options["based_on"],
                 )
-        raise UsageError("there is `models list`, `models show NAME` and `models promote NAME VERSION`")
+            case ("add", str(), None):
+                store, wishes = self.ours.engine.models.store, _wishes(options)
+                return await asyncio.to_thread(add, store, Path(name), wishes, dry_run=options["dry_run"])
+            case ("index", None, None):
+                return await asyncio.to_thread(index, self.ours.engine.models.store)
+        raise UsageError(
+            "there is `models list`, `models show NAME`, `models promote NAME VERSION`, `models add FILE_OR_FOLDER` "
+            "and `models index`"
+        )
 
     async def _shown(self, name: str) -> Report:
         store = self.ours.engine.models.store
@@ -64,8 +85,8 @@ class Models(OperatorCommand):
         if not versions and deployment is None:
             raise ModelNotFoundError(f"there is no model {name!r}, neither in {store.url} nor among the deployments")
         manifests = {
-            version: (await asyncio.to_thread(store.fetch, name, version)).manifest.model_dump(
-                mode="json", exclude_none=True, exclude={"golden", "reference"}
+            version: (await asyncio.to_thread(store.manifest, name, version)).model_dump(
+                mode="json", exclude_none=True, exclude={"golden", "reference_confidence"}
             )
             for version in versions
         }
@@ -81,7 +102,8 @@ class Models(OperatorCommand):
     async def _listed(self) -> Report:
         """The store is read without a broker; deployments aren't."""
         settings = self.ours.settings
-        stored = await asyncio.to_thread(_stored, self.ours.engine.models.store)
+        store = self.ours.engine.models.store
+        stored = await asyncio.to_thread(_stored, store)
         deployed: dict[str, Deployment] = {}
         error: str | None = None
         try:
@@ -98,7 +120,7 @@ class Models(OperatorCommand):
             }
             for name in sorted({*stored, *deployed})
         ]
-        document: dict[str, Any] = {"model_store": settings.model_store, "models": rows}
+        document: dict[str, Any] = {"model_store": store.url, "models": rows}
         lines = columns(
             ("name", "in the store", "deployed", "revision", "since", "author"),
             [
@@ -107,11 +129,24 @@ class Models(OperatorCommand):
             ],
         )
         if not rows:
-            lines = [f"The store {settings.model_store} is empty, and nothing is deployed."]
+            lines = [f"The store {store.url} is empty, and nothing is deployed."]
         if error is not None:
             document["error"] = error
             lines += ["", error]
         return Report(document, lines, ok=error is None)
+
+
+def _wishes(options: dict[str, Any]) -> Wishes:
+    labels = options["labels"] or ""
+    return Wishes(
+        name=options["new_name"],
+        version=options["new_version"],
+        fields=options["fields"],
+        labels=tuple(word for word in map(str.strip, labels.split(",")) if word),
+        output=options["output"],
+        decision=options["decision"],
+        trust_pickle=options["trust_pickle"],
+    )
 
 
 def _about(deployment: Deployment | None, live: dict[str, dict[str, Any]]) -> list[str]:

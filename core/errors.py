@@ -18,9 +18,11 @@ HomunculusError
 │   └── OutputTooLargeError  what the record led to is larger than a record may be
 ├── ModelError       the version that was live stays live
 │   ├── ModelNotFoundError   no such name or version in the store
+│   ├── StoreAwayError       the store can't be read now; versions that are cached still load
 │   ├── ManifestError        manifest.json is missing, unreadable or contradicts the ONNX graph
 │   ├── TamperedError        a file's sha256 isn't the manifest's, or a path leaves the folder
 │   ├── ProviderMissingError the device that was asked for isn't there
+│   ├── ConversionError      an estimator can't be made an ONNX model that computes the same
 │   ├── GoldenMismatchError  the model doesn't compute what its golden examples say
 │   └── TransitionError      a deployment can't go from this stage to that one
 ├── RequestRefusedError  a control request is answered by one alert; the running deployment stays
@@ -79,11 +81,14 @@ class DecodeError(RecordError):
 class FieldError(RecordError):
     """A field that the model needs has no usable value."""
 
-    def __init__(self, field: str, got: object) -> None:
-        super().__init__(
-            f"field {field!r} is {_shown(got)}; send a finite number (or the type that the manifest "
-            "names), or give the field a default in manifest.json"
+    def __init__(self, field: str, got: object, wanted: str | None = None) -> None:
+        """wanted: what its input can hold, where a value is there but doesn't fit: no default would fill that."""
+        send = (
+            "send a finite number (or the type that the manifest names), or give the field a default in manifest.json"
         )
+        if wanted is not None:
+            send = f"its input in manifest.json takes {wanted}"
+        super().__init__(f"field {field!r} is {_shown(got)}; {send}")
         self.field = field
 
 
@@ -142,6 +147,10 @@ class ModelNotFoundError(ModelError):
     """No such model or version in the store."""
 
 
+class StoreAwayError(ModelError):
+    """The model store can't be read now; what is cached of it still can."""
+
+
 class ManifestError(ModelError):
     """manifest.json is missing, unreadable or contradicts the ONNX graph."""
 
@@ -152,6 +161,10 @@ class TamperedError(ModelError):
 
 class ProviderMissingError(ModelError):
     """The device that was asked for isn't there."""
+
+
+class ConversionError(ModelError):
+    """An estimator can't be made an ONNX model that computes the same; names the estimator."""
 
 
 class GoldenMismatchError(ModelError):

@@ -89,9 +89,11 @@ class Settings(BaseSettings):
     replication: PositiveInt = 1
     """Replicas of topics that we create."""
     data_dir: Path = Path("data")
-    """RocksDB checkpoints of the changelogs; losing it costs a replay, not data."""
+    """RocksDB checkpoints of the changelogs, and copies of the models of a remote store; losing it costs a replay and a
+    download, not data."""
     model_store: str = "store"
-    """Folder or fsspec URL that holds NAME/VERSION/. Empty is fine: the first model comes from control."""
+    """Folder or fsspec URL (s3://, https://, ...) that holds NAME/VERSION/. Empty is fine: the first model comes from
+    control."""
     default_model: str | None = None
     """Model of observations that name none. Default: the only one that is deployed."""
     device: Annotated[str, StringConstraints(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"

@@ -268,7 +268,7 @@ def create_app(settings: Settings, background: Iterable[Background] = ()) -> App
     """The application of every agent and table that has been imported. Raises SettingsError."""
     mode_loop.use("uvloop")
     models = LiveModels(
-        ModelStore(settings.model_store),
+        ModelStore(settings.model_store, cache=settings.data_dir / ".models"),  # no APP_ID begins with a dot
         Device.of(settings.device),
         InferenceThread(),
         settings.default_model,

@@ -9,8 +9,9 @@ from typing import Any, Final
 import numpy as np
 
 from core.errors import GoldenMismatchError, ManifestError
+from models.dtype import Dtype
 from models.engine import Array, Arrays
-from models.manifest import Dtype, Input, Kind, Manifest, Scalar
+from models.manifest import Input, Kind, Manifest, Scalar
 from models.scores import Scores
 
 WARM_UP: Final = (1, 8, 64, 512)
@@ -82,12 +83,13 @@ def _matrix(given: Input, rows: Sequence[Example]) -> Array:
     matrix: Array = np.empty((len(rows), len(given.fields)), given.dtype.numpy)
     for column, field in enumerate(given.fields):
         gap = given.default(column)
-        gap = _neutral(given.dtype) if gap is None else gap
+        gap = neutral(given.dtype) if gap is None else gap
         matrix[:, column] = [gap if row[field.name] is None else row[field.name] for row in rows]
     return matrix
 
 
-def _neutral(dtype: Dtype) -> Any:
+def neutral(dtype: Dtype) -> Any:
+    """What stands for a value that is required and that nobody has given."""
     return {Dtype.STRING: "", Dtype.BOOL: False}.get(dtype, 0)
 
 

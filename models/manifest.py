@@ -8,11 +8,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
-import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
 from core.errors import ManifestError
 from core.events import ModelName, Version
+from models.dtype import Dtype
 from models.features import SESSION, Feature, RawFeature, SessionFeature, parse
 
 MANIFEST: Final = "manifest.json"
@@ -41,33 +41,6 @@ class Kind(StrEnum):
 
     CLASSIFIER = "classifier"
     REGRESSOR = "regressor"
-
-
-class Dtype(StrEnum):
-    """Element types of ONNX inputs that fields can fill."""
-
-    FLOAT32 = "float32"
-    FLOAT64 = "float64"
-    INT64 = "int64"
-    STRING = "string"
-    BOOL = "bool"
-
-    @property
-    def numpy(self) -> np.dtype[Any]:
-        """Of the matrix that the runtime takes; strings travel as objects."""
-        return np.dtype(object) if self is Dtype.STRING else np.dtype(self.value)
-
-    def accepts(self, value: object) -> bool:
-        """Whether a manifest may give this value for a field of this type."""
-        match self:
-            case Dtype.STRING:
-                return isinstance(value, str)
-            case Dtype.BOOL:
-                return isinstance(value, bool)
-            case Dtype.INT64:
-                return isinstance(value, int | float) and not isinstance(value, bool) and float(value).is_integer()
-            case Dtype.FLOAT32 | Dtype.FLOAT64:
-                return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 class _Part(BaseModel):
@@ -117,21 +90,17 @@ class Input(_Part):
             if field.default is None:
                 continue
             default = field.default
-            missing = self.dtype in (Dtype.FLOAT32, Dtype.FLOAT64) and str(default).lower() == "nan"
+            missing = self.dtype.floating and str(default).lower() == "nan"
             if not missing and (not self.dtype.accepts(default) or default in (math.inf, -math.inf)):
-                raise ValueError(f"default {default!r} of {field.name} is no {self.dtype}")
+                raise ValueError(f"default {default!r} of {field.name} is no {self.dtype}: {self.dtype.wanted}")
         return self
 
     def default(self, column: int) -> Scalar | None:
         """What fills a column's gaps, in the input's own type ("nan" as a number); None where it is required."""
         default = self.fields[column].default
-        match self.dtype:
-            case Dtype.FLOAT32 | Dtype.FLOAT64:
-                return None if default is None else float(default)
-            case Dtype.INT64:
-                return None if default is None else int(default)
-            case Dtype.STRING | Dtype.BOOL:
-                return default
+        if default is None or self.dtype in (Dtype.STRING, Dtype.BOOL):
+            return default
+        return float(default) if self.dtype.floating else int(default)
 
 
 class Interval(_Part):
@@ -259,11 +228,7 @@ class Manifest(_Part):
         try:
             return cls.model_validate_json(raw)
         except ValidationError as error:
-            wrong = "; ".join(
-                f"{'.'.join(map(str, e['loc'])) or 'as a whole'}: {e['msg'].removeprefix('Value error, ')}"
-                for e in error.errors(include_url=False)
-            )
-            raise ManifestError(f"{where}: {wrong}") from None
+            raise ManifestError(f"{where}: {mistakes(error)}") from None
 
     @classmethod
     def read(cls, path: Path, where: str) -> Self:
@@ -279,3 +244,11 @@ class Manifest(_Part):
         path = folder / MANIFEST
         path.write_text(self.model_dump_json(indent=2, exclude_none=True) + "\n", encoding="utf-8")
         return path
+
+
+def mistakes(error: ValidationError) -> str:
+    """What pydantic found wrong, each with its place."""
+    return "; ".join(
+        f"{'.'.join(map(str, e['loc'])) or 'as a whole'}: {e['msg'].removeprefix('Value error, ')}"
+        for e in error.errors(include_url=False)
+    )

@@ -6,9 +6,13 @@ Linux builds since 1.31 embed a telemetry uploader that is on by default; it rea
 from __future__ import annotations
 
 import os
+from typing import Final
 
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 
 import onnxruntime as runtime
 
-__all__ = ["runtime"]
+__all__ = ["QUIET", "runtime"]
+
+QUIET: Final = 3
+"""ONNX Runtime's severity of errors: its warnings go to stderr past every log setting."""

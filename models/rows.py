@@ -9,15 +9,14 @@ from operator import itemgetter
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from core.errors import FieldError, RecordError
 from core.events import Feature
+from models.dtype import Dtype, Floats
 from models.engine import Array
 from models.features import RawFeature
-from models.manifest import Dtype, Input, Manifest
+from models.manifest import Input, Manifest
 
-Floats = NDArray[np.float64]
 Events = Sequence[Mapping[str, Feature]]
 """The features of n events."""
 Errors = dict[int, RecordError]
@@ -95,8 +94,8 @@ class Rows:
                     field = self._required[int(j)]
                     errors.setdefault(int(i), FieldError(field, events[int(i)].get(field)))
         for name, spec in self._inputs:
-            if spec.dtype is Dtype.INT64:
-                self._check_whole(events, found, spec, self._columns[name], errors)
+            if spec.dtype not in (Dtype.FLOAT32, Dtype.FLOAT64):
+                self._check_fit(events, found, spec, self._columns[name], errors)
         for _, spec in self._texts:
             for i, event in enumerate(events):
                 for f in spec.fields:
@@ -104,11 +103,17 @@ class Rows:
                     if not (isinstance(value, str) or (value is None and not f.required)):
                         errors.setdefault(i, FieldError(f.name, value))
 
-    def _check_whole(self, events: Events, found: Floats, spec: Input, columns: list[int], errors: Errors) -> None:
+    def _check_fit(self, events: Events, found: Floats, spec: Input, columns: list[int], errors: Errors) -> None:
+        """Types narrower than what numbers() gives. A float16 too large is a gap, as a float32 too large is."""
         for f, column in zip(spec.fields, columns, strict=True):
-            if column < found.shape[1]:
-                for i in np.flatnonzero(found[:, column] % 1 > 0).tolist():
-                    errors.setdefault(i, FieldError(f.name, events[i].get(f.name)))
+            if column >= found.shape[1] or (spec.dtype.floating and not f.required):
+                continue
+            values = found[:, column]
+            odd = ~np.isnan(values) & ~spec.dtype.within(values)
+            if not spec.dtype.floating:
+                odd |= values % 1 > 0
+            for i in np.flatnonzero(odd).tolist():
+                errors.setdefault(i, FieldError(f.name, events[i].get(f.name), spec.dtype.wanted))
 
     def build(self, events: Events, found: Floats, session: Floats) -> dict[str, Array]:
         """ONNX input -> (n, its fields), gaps filled by the manifest's defaults.
@@ -122,9 +127,9 @@ class Rows:
             matrix = values[:, self._columns[name]]
             if gaps:
                 matrix = np.where(np.isnan(matrix), self._defaults[name], matrix)
-            if spec.dtype is Dtype.FLOAT32 and not (np.abs(matrix) <= _FLOAT32_MAX).all():
+            if spec.dtype is not Dtype.FLOAT64 and not (inside := spec.dtype.within(matrix)).all():
                 # An aggregate beyond a float32 (a variance after an outlier) has no value that the model can take.
-                matrix = np.where(np.abs(matrix) > _FLOAT32_MAX, self._defaults[name], matrix)
+                matrix = np.where(inside, matrix, self._defaults[name])
             inputs[name] = matrix.astype(spec.dtype.numpy)
         for name, spec in self._texts:
             texts = [[event.get(f.name) or spec.default(j) for j, f in enumerate(spec.fields)] for event in events]

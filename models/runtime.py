@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, Self
+from typing import Self
 
 from core.errors import ManifestError, UsageError
 from models import ort
@@ -15,9 +15,6 @@ from models.golden import check_golden, warm_up
 from models.inference import InferenceThread
 from models.scores import Scores
 from models.signature import check_signature, output_names
-
-QUIET: Final = 3
-"""ONNX Runtime's severity of errors: its warnings go to stderr past every log setting."""
 
 
 class Runtime:
@@ -46,7 +43,7 @@ class Runtime:
         options = ort.runtime.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
-        options.log_severity_level = QUIET
+        options.log_severity_level = ort.QUIET
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         try:
             session = ort.runtime.InferenceSession(str(folder.onnx), options, providers=device.providers)

@@ -6,17 +6,11 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from core.errors import ManifestError
-from models.manifest import Dtype, Input, Kind, Manifest
+from models.dtype import Dtype
+from models.manifest import Input, Kind, Manifest
 
-TENSORS: Final[dict[Dtype, str]] = {
-    Dtype.FLOAT32: "tensor(float)",
-    Dtype.FLOAT64: "tensor(double)",
-    Dtype.INT64: "tensor(int64)",
-    Dtype.STRING: "tensor(string)",
-    Dtype.BOOL: "tensor(bool)",
-}
-"""As ONNX Runtime names the element types."""
-SCORES: Final = ("tensor(float)", "tensor(double)")
+SCORES: Final = tuple(dtype.onnx for dtype in Dtype if dtype.floating)
+"""Types of outputs that can be probabilities or values."""
 
 
 class Argument(Protocol):
@@ -51,7 +45,7 @@ def _inputs(manifest: Manifest, graph: Sequence[Argument]) -> list[str]:
 
 def _input(ours: Input, theirs: Argument) -> list[str]:
     wrong = []
-    if theirs.type != TENSORS[ours.dtype]:
+    if theirs.type != ours.dtype.onnx:
         wrong.append(f"input {theirs.name!r} is {theirs.type}, the manifest says {ours.dtype}")
     shape, width = list(theirs.shape), len(ours.fields)
     if len(shape) != 2 or (isinstance(shape[1], int) and shape[1] != width):

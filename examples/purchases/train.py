@@ -9,7 +9,6 @@ their confidence. What follows is out of time: nothing that they learnt from, an
 from __future__ import annotations
 
 import argparse
-import asyncio
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -22,28 +21,17 @@ from numpy.typing import NDArray
 
 from core.errors import HomunculusError
 from core.events import Observation
-from examples.purchases.data import DAY_MS, PACKAGE, DataError, observations
+from examples.purchases.data import DAY_MS, PACKAGE, observations
 from examples.purchases.features import FIELDS, matrix
 from examples.purchases.labels import HORIZON_MS, LAPSES, RETURNS, Purchases, auc
-from models.confidence import confidence
-from models.device import Device
-from models.folder import ModelFolder, hashes
-from models.inference import InferenceThread
-from models.manifest import MODEL, Decision, Golden, Input, Manifest, Outputs, Thresholds
-from models.runtime import Runtime
+from models.convert import convert
+from models.folder import ModelFolder
+from models.manifest import Decision
 from models.store import ModelStore
 
 NAME: Final = "repeat-purchase"
 LABELS: Final = (LAPSES, RETURNS)
 LEARN_MS: Final = 120 * DAY_MS
-DOUBTFUL: Final = 0.08
-"""Share of the reference whose confidence counts as low: the classic share of doubtful answers."""
-QUANTILES: Final = 200
-"""The reference's size: its distribution is then known within .25 %, a fiftieth of what drift detection looks for."""
-PARITY: Final = 1e-5
-"""Largest difference between what scikit-learn computes and what ONNX Runtime does, for any purchase."""
-EXAMPLES: Final = 8
-INPUT: Final = "features"
 
 Floats32 = NDArray[np.float32]
 
@@ -70,8 +58,8 @@ def train(events: Sequence[Observation], store: ModelStore) -> list[Trained]:
     """Trains, converts, checks and publishes both versions: the same events give the same bytes. Blocking, so in a
     thread where there is an event loop.
 
-    Raises DataError when the ONNX model computes something else than the trained one, ModelError when the store
-    holds other content under these versions.
+    Raises ModelError when the ONNX model computes something else than the trained one, or the store holds other content
+    under these versions.
     """
     learn, reference, later = _periods(events)
     return [_version(version, make(), learn, reference, later, store) for version, make in _candidates().items()]
@@ -106,80 +94,25 @@ def _periods(events: Sequence[Observation]) -> tuple[Period, Period, Period]:
 
 
 def _version(version: str, model: Any, learn: Period, reference: Period, later: Period, store: ModelStore) -> Trained:
-    model.fit(learn.x, learn.returned)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / version  # the temporary folder itself is nobody else's to read, and modes are copied
-        path.mkdir()
-        (path / MODEL).write_bytes(_onnx(model, version))
-        _manifest(version, model, reference.x, hashes(path)).write(path)
-        _prove(ModelFolder.open(path, NAME, version), model, later.x)
-        published = store.publish(path)
-    return Trained(published, auc(later.returned, model.predict_proba(later.x)[:, 1]), len(later.x))
-
-
-def _onnx(model: Any, version: str) -> bytes:
-    """The trained classifier as an ONNX graph: features in, label and probabilities out."""
-    from skl2onnx import convert_sklearn
-    from skl2onnx.common.data_types import FloatTensorType
-
-    graph = convert_sklearn(
-        model,
-        name=f"{NAME}@{version}",
-        initial_types=[(INPUT, FloatTensorType([None, len(FIELDS)]))],
-        options={id(model): {"zipmap": False}},  # a matrix, not a list of dicts
-    )
-    return bytes(graph.SerializeToString())
-
-
-def _manifest(version: str, model: Any, reference: Floats32, files: dict[str, str]) -> Manifest:
     import sklearn
 
-    confidences = confidence(model.predict_proba(reference))
-    levels = (np.arange(QUANTILES) + 0.5) / QUANTILES
+    model.fit(learn.x, learn.returned)
     kind = type(model[-1] if hasattr(model, "steps") else model).__name__
-    return Manifest(
-        name=NAME,
-        version=version,
-        inputs={INPUT: Input(fields=FIELDS)},
-        outputs=Outputs(probabilities="probabilities"),
-        labels=LABELS,
-        files=files,
-        thresholds=Thresholds(
-            low_confidence=round(float(np.quantile(confidences, DOUBTFUL)), 4),
+    with tempfile.TemporaryDirectory() as folder:
+        made = convert(
+            model,
+            FIELDS,
+            name=NAME,
+            version=version,
+            rows=reference.x,
+            into=Path(folder) / version,
+            labels=LABELS,
             decision=Decision(label=RETURNS, above=0.5),
-        ),
-        reference_confidence=tuple(round(float(c), 4) for c in np.quantile(confidences, levels)),
-        golden=_golden(model, reference),
-        licence=f"Apache-2.0; trained on CDNOW as distributed in {PACKAGE} (MIT)",
-        made_by=f"examples/purchases/train.py: {kind}, scikit-learn {sklearn.__version__}, days 1 to 120 of CDNOW",
-    )
-
-
-def _golden(model: Any, reference: Floats32) -> tuple[Golden, ...]:
-    """Purchases spread over the scores, with what scikit-learn says of them: the conversion must not change it."""
-    scores = model.predict_proba(reference)
-    spread = np.argsort(scores[:, 1], kind="stable")[np.linspace(0, len(scores) - 1, EXAMPLES).astype(int)]
-    names = [field.name for field in FIELDS]
-    return tuple(
-        Golden(
-            inputs=dict(zip(names, map(float, reference[row]), strict=True)),
-            expected=dict(zip(LABELS, map(float, scores[row]), strict=True)),
-            tolerance=PARITY,
+            licence=f"Apache-2.0; trained on CDNOW as distributed in {PACKAGE} (MIT)",
+            made_by=f"examples/purchases/train.py: {kind}, scikit-learn {sklearn.__version__}, days 1 to 120 of CDNOW",
         )
-        for row in spread
-    )
-
-
-def _prove(folder: ModelFolder, model: Any, x: Floats32) -> None:
-    """Loads the version as a worker does, and compares it with the trained classifier on purchases unseen."""
-    thread = InferenceThread()
-    try:
-        got = Runtime(folder, Device.of("cpu"), thread).compute({INPUT: x})["probabilities"]
-    finally:
-        asyncio.run(thread.close())
-    off = float(np.abs(got - model.predict_proba(x)).max())
-    if off > PARITY:
-        raise DataError(f"{folder.identity}: ONNX and scikit-learn differ by {off:.2g}; {PARITY:g} is allowed")
+        published = store.publish(made.path)
+    return Trained(published, auc(later.returned, model.predict_proba(later.x)[:, 1]), len(later.x))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

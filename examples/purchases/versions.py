@@ -19,6 +19,7 @@ ROOT: Final = Path(__file__).parents[2]
 MADE_FROM: Final = (
     "core/*.py",
     "models/*.py",
+    "models/convert/*.py",
     "tables/*.py",
     "examples/purchases/data.py",
     "examples/purchases/features.py",

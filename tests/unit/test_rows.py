@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -113,3 +114,63 @@ def test_the_fast_way_and_the_careful_way_agree(events: list[dict[str, Any]]) ->
                 assert math.isnan(value)
             else:
                 assert value == float(expected)
+
+
+WHOLE = {"int8": (-128, 127), "uint8": (0, 255), "int16": (-(2**15), 2**15 - 1), "uint16": (0, 2**16 - 1)}
+WHOLE |= {"int32": (-(2**31), 2**31 - 1), "uint32": (0, 2**32 - 1)}
+
+
+@pytest.mark.parametrize("dtype", WHOLE)
+def test_a_number_that_its_whole_type_cannot_hold_is_named_with_the_range(dtype: str) -> None:
+    low, high = WHOLE[dtype]
+    rows = Rows(manifest(i={"dtype": dtype, "fields": [{"name": "k", "default": 1}]}), ("k",), ())
+    events: list[dict[str, Any]] = [{"k": v} for v in (low, high, low - 1, high + 1, 0.5, 1e30)] + [{}]
+    errors: Errors = {}
+    found = numbers(events, ("k",), errors)
+    rows.check(events, found, errors)
+    assert sorted(errors) == [2, 3, 4, 5]
+    assert f"field 'k' is {high + 1}; its input in manifest.json takes a whole number from {low} to {high}" == str(
+        errors[3]
+    )
+    built = rows.build([events[0], events[1], events[6]], found[[0, 1, 6]], np.empty((3, 0)))["i"]
+    assert (built.dtype, built.tolist()) == (np.dtype(dtype), [[low], [high], [1]])
+
+
+@pytest.mark.parametrize(("dtype", "beyond"), [("int64", 2.0**63), ("uint64", 2.0**64), ("uint64", -1.0)])
+def test_the_widest_whole_types_have_an_end_too(dtype: str, beyond: float) -> None:
+    rows = Rows(manifest(i={"dtype": dtype, "fields": ["k"]}), ("k",), ())
+    errors: Errors = {}
+    events: list[dict[str, Any]] = [{"k": beyond}, {"k": 2.0**62}]
+    found = numbers(events, ("k",), errors)
+    rows.check(events, found, errors)
+    assert list(errors) == [0]
+    assert rows.build(events[1:], found[1:], np.empty((1, 0)))["i"].tolist() == [[2**62]]
+
+
+def test_a_bool_is_true_false_one_or_zero() -> None:
+    rows = Rows(manifest(b={"dtype": "bool", "fields": ["ok"]}), ("ok",), ())
+    events: list[dict[str, Any]] = [{"ok": True}, {"ok": 0.0}, {"ok": 2.0}, {"ok": 0.5}]
+    errors: Errors = {}
+    found = numbers(events, ("ok",), errors)
+    rows.check(events, found, errors)
+    assert sorted(errors) == [2, 3]
+    assert "takes true or false" in str(errors[2])
+    assert rows.build(events[:2], found[:2], np.empty((2, 0)))["b"].tolist() == [[True], [False]]
+
+
+def test_beyond_a_float16_is_a_gap_as_beyond_a_float32_is() -> None:
+    fields = ["x", {"name": "y", "default": 0.5}, "session.sum.y"]
+    rows = Rows(manifest(h={"dtype": "float16", "fields": fields}), ("x", "y"), ("session.sum.y",))
+    events: list[dict[str, Any]] = [{"x": 1.5, "y": 1e5}, {"x": 1e5, "y": 2.0}]
+    errors: Errors = {}
+    found = numbers(events, ("x", "y"), errors)
+    rows.check(events, found, errors)
+    assert list(errors) == [1]
+    built = rows.build(events[:1], found[:1], np.array([[1e6]]))["h"]
+    assert (built.dtype.name, built.tolist()) == ("float16", [[1.5, 0.5, 0.0]])
+
+
+def test_an_aggregate_beyond_a_whole_type_takes_its_default_and_never_wraps_around() -> None:
+    fields = [{"name": "session.count", "default": 127}]
+    rows = Rows(manifest(i={"dtype": "int8", "fields": fields}), (), ("session.count",))
+    assert rows.build([{}, {}], np.empty((2, 0)), np.array([[7.0], [300.0]]))["i"].tolist() == [[7], [127]]

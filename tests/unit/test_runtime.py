@@ -15,6 +15,7 @@ from onnx import TensorProto
 
 from core.errors import GoldenMismatchError, ManifestError, ModelError, ProviderMissingError, UsageError
 from models.device import CPU, CUDA, Device
+from models.dtype import Dtype
 from models.folder import ModelFolder
 from models.inference import InferenceThread
 from models.runtime import Runtime
@@ -113,6 +114,36 @@ async def test_a_float64_int64_and_string_input_is_filled_as_its_type(tmp_path: 
     )
     runtime = await load(path, thread)
     assert (await runtime.predict({"X": np.array([["0.5"]], object)})).matrix[0, 1] == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("dtype", [dtype for dtype in Dtype if dtype is not Dtype.STRING])
+async def test_an_input_of_any_scalar_type_is_loaded_warmed_and_filled(
+    dtype: Dtype, tmp_path: Path, thread: InferenceThread
+) -> None:
+    element = onnx.helper.np_dtype_to_tensor_dtype(dtype.numpy)
+    one: Any = True if dtype is Dtype.BOOL else 1
+    path = folder(
+        tmp_path,
+        linear(element=element),
+        inputs={"X": {"dtype": dtype, "fields": ["value"]}},
+        golden=[{"inputs": {"value": one}, "expected": {"leave": 1.0}}],
+    )
+    runtime = await load(path, thread)
+    assert (await runtime.predict({"X": np.array([[1]], dtype.numpy)})).matrix.tolist() == [[0.0, 1.0]]
+
+
+async def test_of_several_outputs_those_that_the_manifest_names_are_read(
+    tmp_path: Path, thread: InferenceThread
+) -> None:
+    said: dict[str, Any] = {"kind": "regressor", "labels": []}
+    for output in ("value", "p"):
+        model = linear(w=2.0)
+        extra = onnx.helper.make_tensor_value_info("p", TensorProto.FLOAT, ["n", 1])
+        renamed = onnx.helper.make_node("Identity", ["X"], ["value"])
+        model.graph.node.append(renamed)
+        model.graph.output.extend([extra, onnx.helper.make_tensor_value_info("value", TensorProto.FLOAT, ["n", 1])])
+        runtime = await load(folder(tmp_path, model, outputs={"value": output}, **said), thread)
+        assert (await runtime.predict(column(0.25))).matrix.tolist() == [[0.25 if output == "value" else 0.5]]
 
 
 async def test_a_sklearn_classifier_converted_without_zipmap_answers_as_sklearn_does(

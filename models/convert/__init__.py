@@ -1,0 +1,11 @@
+"""Trained estimators of scikit-learn, LightGBM and XGBoost become model folders that compute the same.
+
+Needs the extra `convert`, where models are trained; no worker imports it.
+"""
+
+from __future__ import annotations
+
+from models.convert.estimator import convert
+from models.convert.pickles import unpickled
+
+__all__ = ["convert", "unpickled"]
