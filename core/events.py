@@ -109,6 +109,8 @@ class Action(BaseModel):
     based_on: int | None = Field(default=None, ge=0)
     reason: str | None = Field(default=None, max_length=2000)
     author: str | None = Field(default=None, max_length=200)
+    figures: dict[str, float] | None = None
+    """Of the canary, where its limits ask for its promotion or rollback: what they go by."""
     session: str | None = Field(default=None, min_length=1, max_length=1000)
     """Whose state goes: with `erase` alone."""
 
