@@ -29,7 +29,7 @@ class Figures(msgspec.Struct, frozen=True, omit_defaults=True):
     answers: int = 0
     """Events that it gave a usable score for."""
     failures: int = 0
-    """Events that it gave none for."""
+    """Events that it gave none for; of a canary also those that it refused, where the active version would not have."""
     confidence: float = 0.0
     """Sum over answers that have one."""
     confident: int = 0

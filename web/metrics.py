@@ -61,8 +61,8 @@ class _Read(Collector):
 
 
 class WorkerCollector(Collector):
-    """One worker's numbers as Prometheus' metric families. Labels are topics, partitions, tables, stages, models and
-    error classes: never a session, a key or a text of somebody else's."""
+    """One worker's numbers as Prometheus' metric families. Labels are topics, partitions, tables, stages, models with
+    their versions and roles, and error classes: never a session, a key or a text of somebody else's."""
 
     def __init__(self, app: App) -> None:
         self._app = app
