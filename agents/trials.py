@@ -18,6 +18,7 @@ from aiokafka.errors import KafkaError
 
 from core.events import Action, Alert, Deployment, ModelStatus
 from core.topics import CONTROL, MODEL_STATUS
+from engine.admission import REFUSED, in_words
 from engine.engine import Engine
 from engine.feed import Feed
 from engine.publisher import Publisher, partition_of
@@ -43,7 +44,13 @@ class Trials:
         self._feed = Feed(engine.connection, MODEL_STATUS, self._on_status)
 
     async def run(self) -> None:
-        """Looks for ever."""
+        """Looks for ever, where the broker lets us: READ on model-status and WRITE on control are no worker's need."""
+        try:
+            await self._run()
+        except REFUSED as error:
+            log.warning("No canary is ended by its limits here: %s", in_words(error))
+
+    async def _run(self) -> None:
         reading = asyncio.create_task(self._feed.run())
         try:
             while not reading.done():
@@ -80,6 +87,8 @@ class Trials:
         )
         try:
             await self._publisher.publish(CONTROL, model, action)
+        except REFUSED:
+            raise
         except KafkaError as error:
             log.warning("The %s of %s could not be asked for: %r", judgement.verdict, model, error)
             return

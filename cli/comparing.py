@@ -72,6 +72,8 @@ def _table(deployment: Deployment, comparison: Comparison | None) -> list[str]:
     lines += columns(HEADS, map(_row, comparison.sides))
     if comparison.revision < deployment.revision:
         lines.append(f"No worker follows the deployment yet: these are the figures of revision {comparison.revision}.")
+    if all(side.role == "active" for side in comparison.sides):
+        lines.append("Workers tell figures while a version is on trial; those of this moment are at /overview.")
     if comparison.behind:
         lines.append(f"Not counted, since they follow an older revision: {', '.join(comparison.behind)}.")
     return lines

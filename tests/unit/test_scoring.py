@@ -26,13 +26,14 @@ from tables.sessions import sessions
 
 
 class Echo:
-    """A model whose second label has the event's x as its probability: beyond 1, the row is no use."""
+    """A model whose second label has the event's x, its first field, as its probability: beyond 1, the row is no use."""
 
     def __init__(self, identity: str) -> None:
         self.identity = identity
 
     async def run(self, inputs: Arrays, *, aside: bool = False) -> Arrays:
-        return {"p": np.concatenate((1 - inputs["i"], inputs["i"]), axis=1)}
+        x = inputs["i"][:, :1]
+        return {"p": np.concatenate((1 - x, x), axis=1)}
 
     def close(self) -> None:
         """Nothing to free."""
