@@ -26,7 +26,7 @@ from tables.sessions import sessions
 
 
 class Echo:
-    """A model whose second label has the event's x, its first field, as its probability: beyond 1, the row is no use."""
+    """A model whose second label has its first field, x, as its probability: beyond 1, the row is no use."""
 
     def __init__(self, identity: str) -> None:
         self.identity = identity
