@@ -144,7 +144,8 @@ class Deployment(BaseModel):
 
     model: ModelName
     revision: int = Field(ge=1)
-    active: Version | None
+    active: Version | None = None
+    """Absent once the model is unloaded."""
     previous: Version | None = None
     """Active before this one: where a rollback leads that names none."""
     canary: Canary | None = None
