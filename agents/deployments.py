@@ -12,7 +12,7 @@ from aiokafka.errors import KafkaError
 from pydantic import TypeAdapter
 
 from agents.erasures import erase
-from agents.trials import Trials
+from agents.trials import Trials, alert_of_end
 from core.errors import DecodeError, ModelError, RequestRefusedError
 from core.events import Action, Alert, Deployment, ModelName, ModelStatus
 from core.topics import ALERTS, CONTROL, DEPLOYMENTS, MODEL_STATUS
@@ -75,6 +75,9 @@ async def _decide(s: Slice[Action], action: Action, store: ModelStore) -> None:
     models.refused.pop(model, None)
     deployments[model] = accepted
     s.send(DEPLOYMENTS, model, accepted)
+    if action.figures is not None and now is not None and now.canary is not None and accepted.canary is None:
+        models.ended[model, action.action] += 1
+        s.send(ALERTS, model, alert_of_end(str(source), action, now, accepted))
 
 
 def refusal(source: str, model: str, why: str, ts: int) -> Alert:

@@ -20,7 +20,7 @@ from engine.dead_letters import dead_letter
 from engine.record import Record
 from models.engine import Array
 from models.routing import Routing
-from models.rows import Rows, numbers
+from models.rows import Rows, numbers, texts
 from models.scores import Scores
 from models.version import LiveVersion
 from tables.sessions import sessions
@@ -124,17 +124,21 @@ class Plan:
         batch = self._batch.events
         events = [event.features for event in batch]
         errors: dict[int, RecordError] = {}
-        found = numbers(events, self._fields, errors)
+        found = numbers(events, self._fields)
+        texts(events, found, self._fields, list(range(len(sessions.fields))), errors)
         ts = np.array([event.ts for event in batch], np.float64)
         for i in np.flatnonzero(ts > time.time() * 1e3 + FUTURE_MS).tolist():
             errors[i] = TimeError(batch[i].ts)
-        for version, _, places in self.groups():
+        for version, role, places in self.groups():
             rows = self._columns.rows(version, self._fields, features)
             if places is None:
                 rows.check(events, found, errors)
             else:
                 theirs: dict[int, RecordError] = {}
                 rows.check([events[i] for i in places], found[places], theirs)
+                if theirs and role == "canary":
+                    refused = [places[i] for i in theirs if places[i] not in errors]
+                    version.meter.broken += self._taken_by_active(version, events, found, refused)
                 errors.update({places[i]: error for i, error in theirs.items()})
         if errors:
             good = np.array([i not in errors for i in range(len(events))], np.bool_)
@@ -148,6 +152,15 @@ class Plan:
         folded = sessions.fold(slices, ts, found[:, : len(sessions.fields)])
         self._features = np.concatenate([f.features for f in folded]) if folded else np.empty((0, len(features)))
         self._late = [late for f in folded for late in f.out_of_order.tolist()]
+
+    def _taken_by_active(self, canary: LiveVersion, events: list[Any], found: Floats, places: list[int]) -> int:
+        """How many of the events that a canary's manifest refuses would have had an answer without it."""
+        active = next(one.active for one in self.routings.values() if one.canary is canary)
+        assert active is not None
+        errors: dict[int, RecordError] = {}
+        rows = self._columns.rows(active, self._fields, sessions.features)
+        rows.check([events[i] for i in places], found[places], errors)
+        return len(places) - len(errors)
 
     async def predict(self) -> None:
         """Asks each version for its events' scores."""

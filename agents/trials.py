@@ -16,12 +16,13 @@ from typing import Any, Final
 import msgspec
 from aiokafka.errors import KafkaError
 
-from core.events import Action, Deployment, ModelStatus
+from core.events import Action, Alert, Deployment, ModelStatus
 from core.topics import CONTROL, MODEL_STATUS
+from engine.admission import REFUSED, in_words
 from engine.engine import Engine
 from engine.feed import Feed
 from engine.publisher import Publisher, partition_of
-from models.limits import Figures, judged
+from models.limits import Figures, Verdict, judged
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +44,13 @@ class Trials:
         self._feed = Feed(engine.connection, MODEL_STATUS, self._on_status)
 
     async def run(self) -> None:
-        """Looks for ever."""
+        """Looks for ever, where the broker lets us: READ on model-status and WRITE on control are no worker's need."""
+        try:
+            await self._run()
+        except REFUSED as error:
+            log.warning("No canary is ended by its limits here: %s", in_words(error))
+
+    async def _run(self) -> None:
         reading = asyncio.create_task(self._feed.run())
         try:
             while not reading.done():
@@ -66,8 +73,9 @@ class Trials:
             return
         if self._asked.get(model) == deployment.revision:
             return
-        judgement = judged(deployment.limits, told_of_canary(deployment, self._told.values()))
-        if judgement is None:
+        figures = told_of_canary(deployment, self._told.values())
+        judgement = judged(deployment.limits, figures)
+        if judgement is None or (deployment.frozen and judgement.verdict is Verdict.PROMOTE):
             return
         action = Action(
             action=judgement.verdict.value,
@@ -75,9 +83,12 @@ class Trials:
             based_on=deployment.revision,
             reason=judgement.why,
             author=AUTHOR,
+            figures=msgspec.to_builtins(figures),
         )
         try:
             await self._publisher.publish(CONTROL, model, action)
+        except REFUSED:
+            raise
         except KafkaError as error:
             log.warning("The %s of %s could not be asked for: %r", judgement.verdict, model, error)
             return
@@ -87,6 +98,34 @@ class Trials:
     def _judges(self, model: str) -> bool:
         task = self._engine.tasks.get(partition_of(model.encode(), self._engine.settings.partitions))
         return task is not None and task.open
+
+
+def alert_of_end(source: str, action: Action, trial: Deployment, ended: Deployment) -> Alert:
+    """The one alert that a canary was promoted or rolled back by its limits.
+
+    trial: the deployment that they ended, with the canary; ended: the one that followed.
+    """
+    assert trial.canary is not None
+    promoted = action.action == "promote"
+    done, kind = ("promoted", "canary_promoted") if promoted else ("rolled back", "canary_rolled_back")
+    return Alert(
+        id=f"{source}/{kind}/{trial.model}/opened",
+        kind=kind,
+        severity="info" if promoted else "warning",
+        state="opened",
+        subject=trial.model,
+        ts=ended.since,
+        title=f"{trial.model}@{trial.canary.version} is {done}: {action.reason}",
+        evidence={
+            "request": source,
+            "version": trial.canary.version,
+            "active": ended.active,
+            "share": trial.canary.share,
+            "revision": ended.revision,
+            "limits": trial.limits,
+            "figures": action.figures,
+        },
+    )
 
 
 def told_of_canary(deployment: Deployment, statuses: Any) -> Figures:

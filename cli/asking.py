@@ -28,10 +28,8 @@ class Asked(NamedTuple):
     """Where a request stands."""
 
     source: str
-    """TOPIC/PARTITION/OFFSET, as answers name it."""
+    """TOPIC/PARTITION/OFFSET, as the header `source` of its answers names it."""
     partition: int
-    ts: int
-    """ms since epoch: the record's time."""
 
 
 async def ask(
@@ -39,10 +37,10 @@ async def ask(
     key: str,
     action: Action,
     told_on: Iterable[TopicSpec[Any]],
-    answered: Callable[[Asked, Any], T | None],
+    answered: Callable[[Any], T | None],
     wait_s: float = WAIT_S,
 ) -> tuple[Asked, T | None]:
-    """Writes the request, and shows every record that follows on these topics to answered, until it returns something.
+    """Writes the request, and shows what comes of it on these topics to answered, until that returns something.
 
     Returns None for an answer that did not come in time: the request waits. Raises SettingsError where the broker has
     no such application, or we lack a right.
@@ -60,19 +58,25 @@ async def ask(
         asked = await _write(connection, TopicPartition(control, partition), key, action)
         try:
             async with asyncio.timeout(wait_s):
-                return asked, await _answer(consumer, topics, lambda value: answered(asked, value))
+                return asked, await _answer(consumer, topics, asked, answered)
         except TimeoutError:
             return asked, None
 
 
 async def _answer(
-    consumer: AIOKafkaConsumer, topics: dict[str, TopicSpec[Any]], answered: Callable[[Any], T | None]
+    consumer: AIOKafkaConsumer,
+    topics: dict[str, TopicSpec[Any]],
+    asked: Asked,
+    answered: Callable[[Any], T | None],
 ) -> T:
+    source = ("source", asked.source.encode())
     while True:
         for tp, records in (await consumer.getmany(timeout_ms=500)).items():
             decode = codec_of(topics[tp.topic].value).decode
             for record in records:
-                if record.value is not None and (answer := answered(decode(record.value))) is not None:
+                if record.value is None or source not in record.headers:
+                    continue
+                if (answer := answered(decode(record.value))) is not None:
                     return answer
 
 
@@ -112,4 +116,4 @@ async def _write(connection: Connection, target: TopicPartition, key: str, actio
         sent = await producer.send_and_wait(target.topic, raw, key=key.encode(), partition=target.partition)
     finally:
         await producer.stop()
-    return Asked(f"{sent.topic}/{sent.partition}/{sent.offset}", sent.partition, sent.timestamp)
+    return Asked(f"{sent.topic}/{sent.partition}/{sent.offset}", sent.partition)

@@ -1,43 +1,70 @@
-"""`faust -A app models`: what the store holds, and what is deployed of it; `add` and `promote` change that."""
+"""`faust -A app models`: what the store holds, and what is deployed of it; most of its actions change that."""
 
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from faust.cli.base import argument, option
 
 from cli.adding import add, index
 from cli.command import OperatorCommand, offering
-from cli.promoting import promote
+from cli.comparing import compare
 from cli.reach import reach
 from cli.reading import newest
-from cli.report import Report, columns
+from cli.report import Report, columns, moment
+from cli.requesting import action_of, request
 from core.errors import ModelNotFoundError, SettingsError, UsageError
 from core.events import Deployment
 from core.topics import DEPLOYMENTS, MODEL_STATUS
 from models.adding import Wishes
+from models.limits import shown
+from models.status import Status, read
 from models.store import ModelStore
+
+REQUESTS: Final = ("promote", "canary", "shadow", "rollback", "freeze", "unfreeze", "unload")
+VERSIONLESS: Final = ("freeze", "unfreeze")
+DEPLOYED: Final = ("deployed", "canary", "shadow", "frozen", "revision", "since", "author")
 
 
 class Models(OperatorCommand):
     """Show every model: the versions in the store, and what the deployments topic says is live.
 
-    models list: the same. models show NAME: one model's manifests, deployment, and the versions live on each worker.
-    models promote NAME VERSION: ask for a version to become the active one, and wait for the answer.
-    models add FILE_OR_FOLDER: put an .onnx file, an MLflow folder, a folder with manifest.json or a pickled estimator
-    into the store, checked (docs/models.md). models index: write the store's index.json anew.
+    \b
+    models list                     the same
+    models show NAME                its manifests and deployment, and the versions live on each worker
+    models compare NAME             how its versions do beside each other, and what the canary's limits want
+    models promote NAME [VERSION]   make a version the active one; by default the canary
+    models canary NAME [VERSION] --share 0.1 [--limit max_error=0.01 ...]
+                                    let it answer for a share of the sessions; without VERSION the canary grows
+    models shadow NAME VERSION      let it compute beside the active one, for comparison
+    models rollback NAME [VERSION]  end the canary; without one go back to the version before
+    models freeze NAME              refuse promotions and canaries, until
+    models unfreeze NAME --author WHO
+    models unload NAME [VERSION]    end a shadow, the canary, or with the active version the whole model
+    models add FILE_OR_FOLDER       put an .onnx file, an MLflow folder, a folder with manifest.json or a pickled
+                                    estimator into the store, checked (docs/models.md)
+    models index                    write the store's index.json anew
+
+    Whatever changes something waits for the answer of the model's judge, a worker.
     """
 
     options = offering(
         argument("action", required=False),
         argument("name", required=False),
         argument("version", required=False),
-        option("--author", default=None, help="promote: who asks for it."),
-        option("--reason", default=None, help="promote: why."),
-        option("--based-on", type=int, default=None, help="promote: refuse unless this is the model's revision."),
+        option("--share", type=float, default=None, help="canary: of the sessions, above 0 and up to 1."),
+        option(
+            "--limit",
+            multiple=True,
+            metavar="NAME=VALUE",
+            help="canary: min_events, max_error, max_p99, min_agreement, min_confidence; `none` takes those away that "
+            "there are. Without, they stay.",
+        ),
+        option("--author", default=None, help="Changes: who asks for it."),
+        option("--reason", default=None, help="Changes: why."),
+        option("--based-on", type=int, default=None, help="Changes: refuse unless this is the model's revision."),
         option("--name", "new_name", default=None, help="add: the model's name. Default: the file's."),
         option("--version", "new_version", default=None, help="add: default: one more than the highest in the store."),
         option("--fields", multiple=True, help="add: a,b,c fill the columns in order; or INPUT=a,b for each input."),
@@ -57,24 +84,27 @@ class Models(OperatorCommand):
                 return await self._listed()
             case ("show", str(), None):
                 return await self._shown(name)
-            case ("promote", str(), str()):
-                return await promote(
-                    await reach(self.ours.settings),
-                    name,
-                    version,
-                    author=options["author"],
-                    reason=options["reason"],
-                    based_on=options["based_on"],
-                )
+            case ("compare", str(), None):
+                return await compare(await reach(self.ours.settings), name)
+            case (str(), str(), _) if action in REQUESTS and not (version and action in VERSIONLESS):
+                return await self._requested(action, name, version, options)
             case ("add", str(), None):
                 store, wishes = self.ours.engine.models.store, _wishes(options)
                 return await asyncio.to_thread(add, store, Path(name), wishes, dry_run=options["dry_run"])
             case ("index", None, None):
                 return await asyncio.to_thread(index, self.ours.engine.models.store)
         raise UsageError(
-            "there is `models list`, `models show NAME`, `models promote NAME VERSION`, `models add FILE_OR_FOLDER` "
-            "and `models index`"
+            "there is `models list`, `models show|compare|freeze|unfreeze NAME`, `models shadow NAME VERSION`, "
+            "`models promote|canary|rollback|unload NAME [VERSION]`, `models add FILE_OR_FOLDER` and `models index`"
         )
+
+    async def _requested(self, action: str, name: str, version: str | None, options: dict[str, Any]) -> Report:
+        limits, share = options["limit"], options["share"]
+        said = {name: options[name] for name in ("author", "reason", "based_on")}
+        if action != "canary" and (limits or share is not None):
+            raise UsageError(f"--share and --limit are a canary's: `models {action}` takes neither")
+        asked = action_of(action, name, version, limits, share=share, **said)
+        return await request(await reach(self.ours.settings), name, asked)
 
     async def _shown(self, name: str) -> Report:
         store = self.ours.engine.models.store
@@ -122,7 +152,7 @@ class Models(OperatorCommand):
         ]
         document: dict[str, Any] = {"model_store": store.url, "models": rows}
         lines = columns(
-            ("name", "in the store", "deployed", "revision", "since", "author"),
+            ("name", "in the store", *DEPLOYED),
             [
                 (name, ", ".join(stored.get(name, [])) or "-", *_deployment(deployed.get(name)))
                 for name in sorted({*stored, *deployed})
@@ -150,9 +180,33 @@ def _wishes(options: dict[str, Any]) -> Wishes:
 
 
 def _about(deployment: Deployment | None, live: dict[str, dict[str, Any]]) -> list[str]:
-    heads, cells = ("deployed", "revision", "since", "author"), _deployment(deployment)
-    workers = [(worker, one.get("version", "-"), one.get("error") or "live") for worker, one in sorted(live.items())]
-    return [*columns(heads, [cells]), "", *columns(("worker", "version", "state"), workers)]
+    lines = columns(DEPLOYED, [_deployment(deployment)])
+    if deployment is not None:
+        more = {
+            "previous": deployment.previous,
+            "fallback": deployment.fallback,
+            "limits": shown(deployment.limits),
+            "reason": deployment.reason,
+        }
+        lines += [f"{name}: {value}" for name, value in more.items() if value]
+    workers = [_on_worker(worker, read(one) or Status(revision=0)) for worker, one in sorted(live.items())]
+    return [*lines, "", *columns(("worker", "active", "canary", "shadow", "revision", "state"), workers)]
+
+
+def _on_worker(worker: str, status: Status) -> tuple[object, ...]:
+    state = "live" if status.version else "nothing live"
+    if status.loading is not None:
+        state = f"loading {status.loading.version} ({status.loading.stage})"
+    if status.draining:
+        state += f", {', '.join(status.draining)} draining"
+    return (
+        worker,
+        status.version or "-",
+        status.canary.version if status.canary else "-",
+        ", ".join(one.version for one in status.shadow) or "-",
+        status.revision or "-",
+        status.error or state,
+    )
 
 
 def _versions(manifests: dict[str, dict[str, Any]]) -> list[str]:
@@ -175,6 +229,13 @@ def _stored(store: ModelStore) -> dict[str, list[str]]:
 
 def _deployment(one: Deployment | None) -> tuple[object, ...]:
     if one is None:
-        return ("-", "-", "-", "-")
-    since = datetime.fromtimestamp(one.since / 1e3, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
-    return (one.active or "-", one.revision, since, one.author or "-")
+        return ("-",) * len(DEPLOYED)
+    return (
+        one.active or "-",
+        f"{one.canary.version} ({one.canary.share:.4g})" if one.canary else "-",
+        ", ".join(one.shadow) or "-",
+        "yes" if one.frozen else "-",
+        one.revision,
+        moment(one.since),
+        one.author or "-",
+    )

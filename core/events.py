@@ -109,6 +109,8 @@ class Action(BaseModel):
     based_on: int | None = Field(default=None, ge=0)
     reason: str | None = Field(default=None, max_length=2000)
     author: str | None = Field(default=None, max_length=200)
+    figures: dict[str, float] | None = None
+    """Of the canary, where its limits ask for its promotion or rollback: what they go by."""
     session: str | None = Field(default=None, min_length=1, max_length=1000)
     """Whose state goes: with `erase` alone."""
 
@@ -142,7 +144,8 @@ class Deployment(BaseModel):
 
     model: ModelName
     revision: int = Field(ge=1)
-    active: Version | None
+    active: Version | None = None
+    """Absent once the model is unloaded."""
     previous: Version | None = None
     """Active before this one: where a rollback leads that names none."""
     canary: Canary | None = None

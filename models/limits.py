@@ -29,7 +29,7 @@ class Figures(msgspec.Struct, frozen=True, omit_defaults=True):
     answers: int = 0
     """Events that it gave a usable score for."""
     failures: int = 0
-    """Events that it gave none for."""
+    """Events that it gave none for; of a canary also those that it refused, where the active version would not have."""
     confidence: float = 0.0
     """Sum over answers that have one."""
     confident: int = 0
@@ -75,6 +75,11 @@ class Figures(msgspec.Struct, frozen=True, omit_defaults=True):
         """Of the answers that have one."""
         return self.confidence / self.confident if self.confident else None
 
+    @property
+    def low_share(self) -> float | None:
+        """Share of low confidence among the answers that have one."""
+        return self.low / self.confident if self.confident else None
+
 
 class Verdict(StrEnum):
     """What becomes of a canary."""
@@ -101,32 +106,69 @@ def unknown(limits: Mapping[str, float]) -> str | None:
     return None
 
 
+class Standing(NamedTuple):
+    """Where a version stands with one of its limits."""
+
+    limit: str
+    declared: float
+    has: float | None
+    """None: not known yet."""
+    holds: bool | None
+    """None: too early to tell."""
+
+
+def standings(limits: Mapping[str, float], figures: Figures) -> list[Standing]:
+    """Each limit beside the figure that it is about."""
+    seen = figures.answers + figures.failures
+    early = seen < _first(limits)
+    known = {
+        "min_events": (float(seen), False),
+        "max_error": (figures.error, early),
+        "max_p99": (figures.p99_s if seen else None, early),
+        "min_agreement": (figures.agreement, early or figures.compared < FIRST_LOOK),
+        "min_confidence": (figures.mean_confidence, early),
+    }
+    found = []
+    for name, declared in limits.items():
+        has, unsettled = known.get(name, (None, True))  # a newer release may have others
+        kept = None if has is None or unsettled else (has <= declared if name.startswith("max_") else has >= declared)
+        found.append(Standing(name, declared, has, kept))
+    return found
+
+
 def judged(limits: Mapping[str, float], figures: Figures) -> Judgement | None:
     """What the limits say of a canary by now: nothing yet, or nothing ever where min_events isn't among them and all
     is well."""
+    seen = figures.answers + figures.failures
+    if not limits or seen < _first(limits):
+        return None
+    for one in standings(limits, figures):
+        if one.holds is False and one.limit != "min_events":
+            why = f"{one.limit} is {one.declared:g}, it has {one.has:.4g} after {seen} events"
+            return Judgement(Verdict.ROLLBACK, why)
+    if wanting(limits, figures):
+        return None
+    return Judgement(Verdict.PROMOTE, f"{seen} events within the limits ({shown(limits)})")
+
+
+def wanting(limits: Mapping[str, float], figures: Figures) -> list[str]:
+    """What a canary that breaks no limit still lacks before it is promoted by itself."""
     seen, least = figures.answers + figures.failures, limits.get("min_events")
-    if not limits or seen < min(FIRST_LOOK, least or FIRST_LOOK):
-        return None
-    if (why := _broken(limits, figures)) is not None:
-        return Judgement(Verdict.ROLLBACK, why)
-    if least is None or seen < least or ("min_agreement" in limits and figures.compared < min(least, FIRST_LOOK)):
-        return None
-    return Judgement(Verdict.PROMOTE, f"{seen} events within the limits ({_shown(limits)})")
+    if least is None:
+        return ["it is never promoted by itself: min_events is not among its limits"]
+    lacking = []
+    if seen < least:
+        lacking.append(f"min_events is {least:g}, it has {seen}")
+    compared = min(least, FIRST_LOOK)
+    if "min_agreement" in limits and figures.compared < compared:
+        lacking.append(f"min_agreement takes {compared:g} compared events, it has {figures.compared}")
+    return lacking
 
 
-def _broken(limits: Mapping[str, float], figures: Figures) -> str | None:
-    checks = (
-        ("max_error", figures.error, 1),
-        ("max_p99", figures.p99_s, 1),
-        ("min_agreement", figures.agreement if figures.compared >= FIRST_LOOK else None, -1),
-        ("min_confidence", figures.mean_confidence, -1),
-    )
-    for name, value, sign in checks:
-        limit = limits.get(name)
-        if limit is not None and value is not None and sign * value > sign * limit:
-            return f"{name} is {limit:g}, it has {value:.4g} after {figures.answers + figures.failures} events"
-    return None
-
-
-def _shown(limits: Mapping[str, float]) -> str:
+def shown(limits: Mapping[str, float]) -> str:
+    """For people."""
     return ", ".join(f"{name} {value:g}" for name, value in limits.items())
+
+
+def _first(limits: Mapping[str, float]) -> float:
+    return min(FIRST_LOOK, limits.get("min_events", FIRST_LOOK))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -76,6 +77,8 @@ class LiveModels:
         self._checks: list[Callable[[Manifest], None]] = []
         self._watchers: list[Callable[[str], None]] = []
         self._changed = asyncio.Event()
+        self.ended = Counter[tuple[str, str]]()
+        """(model, verdict) -> canaries that this worker, their judge, has seen end by their limits."""
         self.refused: dict[str, str] = {}
         """Model -> why the last request for it was refused by this worker, its judge; gone with the next accepted. The
         newest REFUSED of them."""

@@ -22,13 +22,15 @@ Events = Sequence[Mapping[str, Feature]]
 Errors = dict[int, RecordError]
 """Place of an event -> what is wrong with it."""
 
+TEXT: Final = np.inf
+"""Stands where a text is: no number that numbers() finds is infinite."""
 _FLOAT32_MAX: Final = float(np.finfo(np.float32).max)
 
 
-def numbers(events: Events, fields: Sequence[str], errors: Errors) -> Floats:
+def numbers(events: Events, fields: Sequence[str]) -> Floats:
     """(n, len(fields)) numbers; NaN where a field is missing, null, not finite or beyond a float32.
 
-    True and False count as 1 and 0. Texts are errors, noted by the event's place.
+    True and False count as 1 and 0. A text is TEXT: an error for those alone who want a number of this event there.
     """
     if not fields or not events:
         return np.empty((len(events), len(fields)))
@@ -37,22 +39,39 @@ def numbers(events: Events, fields: Sequence[str], errors: Errors) -> Floats:
         packed = starmap(struct.Struct(f"{len(fields)}d").pack, picked if len(fields) > 1 else zip(picked, strict=True))
         found = np.frombuffer(b"".join(packed)).reshape(len(events), len(fields))
     except (KeyError, struct.error):  # a field is missing, null or a text
-        found = _checked(events, fields, errors)
+        return _checked(events, fields)
+    return _cleaned(found)
+
+
+def texts(events: Events, found: Floats, fields: Sequence[str], columns: Sequence[int], errors: Errors) -> None:
+    """Notes each event with a text where numbers() looked for a number. columns: those to look at."""
+    if not np.isinf(found).any():
+        return
+    for i, j in zip(*np.nonzero(found[:, columns] == TEXT), strict=True):
+        field = fields[columns[int(j)]]
+        errors.setdefault(int(i), FieldError(field, events[int(i)].get(field)))
+
+
+def _cleaned(found: Floats) -> Floats:
     if np.isfinite(found).all() and np.abs(found).max() <= _FLOAT32_MAX:
         return found
     with np.errstate(invalid="ignore"):
         return np.where(np.abs(found) <= _FLOAT32_MAX, found, np.nan)
 
 
-def _checked(events: Events, fields: Sequence[str], errors: Errors) -> Floats:
+def _checked(events: Events, fields: Sequence[str]) -> Floats:
     out = np.full((len(events), len(fields)), np.nan)
+    found: list[tuple[int, int]] = []
     for i, event in enumerate(events):
         for j, field in enumerate(fields):
             value = event.get(field)
             if isinstance(value, str):
-                errors.setdefault(i, FieldError(field, value))
+                found.append((i, j))
             elif value is not None:
                 out[i, j] = value
+    out = _cleaned(out)
+    for cell in found:
+        out[cell] = TEXT
     return out
 
 
@@ -72,6 +91,8 @@ class Rows:
             for f in spec.fields
             if f.required and isinstance(f.feature, RawFeature)
         ]
+        self._fields = tuple(fields)
+        self._raw = sorted({self._places[name] for name in self.numeric_fields(manifest)})
         self._required = [name for name, _ in required]
         self._required_at = [place for _, place in required]
 
@@ -87,6 +108,7 @@ class Rows:
 
         found: (n, len(fields)) as numbers() gave it.
         """
+        texts(events, found, self._fields, self._raw, errors)
         if self._required:
             missing = np.isnan(found[:, self._required_at])
             if missing.any():
@@ -109,9 +131,10 @@ class Rows:
             if column >= found.shape[1] or (spec.dtype.floating and not f.required):
                 continue
             values = found[:, column]
-            odd = ~np.isnan(values) & ~spec.dtype.within(values)
-            if not spec.dtype.floating:
-                odd |= values % 1 > 0
+            with np.errstate(invalid="ignore"):  # TEXT
+                odd = ~np.isnan(values) & ~spec.dtype.within(values)
+                if not spec.dtype.floating:
+                    odd |= values % 1 > 0
             for i in np.flatnonzero(odd).tolist():
                 errors.setdefault(i, FieldError(f.name, events[i].get(f.name), spec.dtype.wanted))
 

@@ -16,10 +16,14 @@ from prometheus_client.samples import Exemplar
 from core.histogram import Histogram
 from engine.app import App
 from engine.pulse import age
+from models.limits import Verdict
+from models.swap import Stage
+from models.version import LiveVersion
 from web.health import Health
 from web.operations import Operation, operation
 
 PREFIX: Final = "homunculus_"
+TRIED: Final = frozenset({Stage.CANARY, Stage.SHADOW})
 OPEN_METRICS: Final = "application/openmetrics-text"
 
 
@@ -57,8 +61,8 @@ class _Read(Collector):
 
 
 class WorkerCollector(Collector):
-    """One worker's numbers as Prometheus' metric families. Labels are topics, partitions, tables, stages, models and
-    error classes: never a session, a key or a text of somebody else's."""
+    """One worker's numbers as Prometheus' metric families. Labels are topics, partitions, tables, stages, models with
+    their versions and roles, and error classes: never a session, a key or a text of somebody else's."""
 
     def __init__(self, app: App) -> None:
         self._app = app
@@ -147,6 +151,32 @@ class WorkerCollector(Collector):
         yield _histogram("model_call_rows", "Rows of a call", names, rows, "rows")
         failures = {who: v.meter.failures for who, v in versions.items()}
         yield _counter("model_failures", "Calls without an answer", names, failures)
+        yield from self._roles(list(versions.values()))
+
+    def _roles(self, versions: list[LiveVersion]) -> Iterator[Metric]:
+        events: dict[Label, int] = {}
+        compared: dict[Label, int] = {}
+        for version in versions:
+            figures, stage = version.figures, version.course.stage
+            who = (version.manifest.name, version.version, stage.value)
+            events |= {(*who, "answered"): figures.answers, (*who, "failed"): figures.failures}
+            if stage in TRIED:
+                differed = figures.compared - figures.agreed
+                compared |= {(*who, "agreed"): figures.agreed, (*who, "differed"): differed}
+                compared |= {(*who, "dropped"): figures.dropped}
+        labels = ["model", "version", "role", "outcome"]
+        yield _counter("model_events", "Events asked of a version in its role", labels, events)
+        yield _counter("model_compared_events", "Events to be asked of two versions", labels, compared)
+        models = self._engine.models
+        status = models.status()
+        shares = {name: one.get("canary", {}).get("share", 0) for name, one in status.items()}
+        yield _gauge("canary_share", "Share of the sessions that the canary answers for", ["model"], shares)
+        frozen = {name: int("frozen" in one) for name, one in status.items()}
+        yield _gauge("model_frozen", "Whether promotions are refused", ["model"], frozen)
+        failed = {name: int("error" in one) for name, one in status.items()}
+        yield _gauge("model_load_failed", "Whether not all that is deployed could be loaded", ["model"], failed)
+        ended = {(name, verdict.value): models.ended[name, verdict.value] for name in status for verdict in Verdict}
+        yield _counter("canaries_ended", "Canaries that their limits have ended", ["model", "verdict"], ended)
 
     def _worker(self) -> Iterator[Metric]:
         engine = self._engine

@@ -16,6 +16,7 @@ from core.events import Action, ModelName
 from core.topics import CONTROL
 from engine.app import App
 from engine.publisher import partition_of
+from models.status import Status
 from web import answers
 from web.errors import MalformedError, NotOpenError
 from web.operations import Operation, operation
@@ -27,8 +28,8 @@ class ModelList(msgspec.Struct, omit_defaults=True):
     """GET /models."""
 
     worker: str
-    models: dict[str, dict[str, Any]]
-    """What is live here of each, and what is wanted."""
+    models: dict[str, Status]
+    """What is live here of each, with its figures, and what is wanted."""
     store: dict[str, list[str]]
     """Model -> its versions in the store."""
     store_error: str | None = None
@@ -46,6 +47,8 @@ class ModelRequest(Action):
 
     action: Literal["deploy", "promote", "canary", "shadow", "rollback", "freeze", "unfreeze", "unload"] = "deploy"
     based_on: Annotated[int, Field(ge=0), BeforeValidator(_whole)] | None = None
+    figures: None = None
+    """Limits alone give them."""
     session: None = None
     """Sessions are erased by `faust -A app tables erase SESSION`."""
 
@@ -73,7 +76,7 @@ class Models:
     async def listed(self, request: web.Request) -> web.Response:
         """What is live here, what is wanted, and what the store holds."""
         models = self._app.engine.models
-        body = ModelList(self._app.engine.name, models.status(), {})
+        body = ModelList(self._app.engine.name, msgspec.convert(models.status(), dict[str, Status]), {})
         try:
             body.store = await asyncio.to_thread(_versions, models.store)
         except ModelError as error:

@@ -15,6 +15,8 @@ from core.events import Alert
 from core.topics import ALERTS
 from engine.app import App
 from engine.tail import Tail, Told
+from models.comparison import Comparison, compare
+from models.status import Status, read
 from web import answers
 from web.errors import MalformedError
 from web.events import Events
@@ -77,6 +79,8 @@ class Frame(msgspec.Struct, omit_defaults=True):
     partitions: int
     """How many there are."""
     workers: list[Member]
+    models: dict[str, Comparison]
+    """The versions of each model side by side, of all workers that report."""
     alerts: list[Shown] | None = None
     """The newest first; followed only, and only where there are others than in the frame before."""
     alerts_trouble: str | None = None
@@ -154,7 +158,8 @@ class Overview:
             url = str(peer.url)
             report = peer.report and msgspec.structs.replace(peer.report, samples=peer.since(sent.get(url, after)))
             members.append(Member(url, False, peer.partitions, peer.trouble, report))
-        return Frame(app.settings.app_id, round(time.time() * 1e3), app.settings.partitions, members)
+        now = round(time.time() * 1e3)
+        return Frame(app.settings.app_id, now, app.settings.partitions, members, _compared(members))
 
     def _read_alerts(self) -> Tail[Alert] | None:
         """The newest alerts, which are read while somebody watches; None before the broker is reached."""
@@ -162,6 +167,16 @@ class Overview:
             self._alerts = Tail(self._app.engine.connection, ALERTS, NEWEST_ALERTS)
             self._reading = asyncio.create_task(self._alerts.run())
         return self._alerts
+
+
+def _compared(members: list[Member]) -> dict[str, Comparison]:
+    told: dict[str, dict[str, Status]] = {}
+    for member in members:
+        if member.report is not None and member.trouble is None:
+            for model, one in member.report.models.items():
+                if (status := read(one)) is not None:
+                    told.setdefault(model, {})[member.report.worker] = status
+    return {model: compare(workers) for model, workers in sorted(told.items())}
 
 
 def _after(request: web.Request) -> int:

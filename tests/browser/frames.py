@@ -12,7 +12,7 @@ from playwright.async_api import Page, Route
 def frame(*workers: dict[str, Any], partitions: int = 4, **more: Any) -> dict[str, Any]:
     """One frame of these workers."""
     now = round(time.time() * 1e3)
-    return {"application": "shop", "now": now, "partitions": partitions, "workers": list(workers)} | more
+    return {"application": "shop", "now": now, "partitions": partitions, "workers": list(workers), "models": {}} | more
 
 
 def worker(name: str, *partitions: int, here: bool = False, trouble: str | None = None, **said: Any) -> dict[str, Any]:
@@ -31,6 +31,13 @@ def worker(name: str, *partitions: int, here: bool = False, trouble: str | None 
     }
     url = f"http://127.0.0.1/{name}"
     return {"url": url, "here": here, "partitions": list(partitions), "trouble": trouble, "report": report | said}
+
+
+def side(version: str, role: str, share: float | None, *on: str, **said: Any) -> dict[str, Any]:
+    """A version beside others, of which nothing is counted but what is said here."""
+    nothing = dict.fromkeys(("error", "confidence", "low", "agreement"))
+    usual = {"version": version, "role": role, "share": share, "since": 1_764_374_400_000, "on": list(on)}
+    return usual | {"figures": {}} | nothing | said
 
 
 def alert(title: str, **said: Any) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Page, Route, expect
 
 from engine.publisher import partition_of
-from tests.browser.frames import alert, frame, tell, worker
+from tests.browser.frames import alert, frame, side, tell, worker
 from tests.unit.web.test_neighbours import assign
 from tests.unit.web.worker import PARTITIONS, TABLES, Make, Worker
 
@@ -151,12 +151,18 @@ async def test_the_other_workers_are_there_too_and_one_that_does_not_answer_is_n
 
 MODELS: dict[str, Any] = {
     "churn": {
-        "version": "2",
-        "role": "active",
-        "since": 1_764_374_400_000,
-        "canary": {"version": "3", "share": 0.1},
-        "error": "churn@4: " + MARKUP,
+        "revision": 7,
+        "frozen": True,
+        "behind": ["c"],
+        "sides": [
+            side("2", "active", 0.9, "a", error=0.0),
+            side("3", "canary", 0.1, "a", error=0.004, agreement=0.985, figures={"answers": 1500, "compared": 1200}),
+            side("4", "shadow", None, "a"),
+        ],
     }
+}
+TOLD: dict[str, Any] = {
+    "churn": {"revision": 7, "error": "churn@5: " + MARKUP, "loading": {"version": "4", "stage": "warming"}}
 }
 
 
@@ -164,9 +170,9 @@ async def test_what_is_wrong_is_shown_in_words(page: Page, make: Make) -> None:
     one = await make().start()
     alerts = [alert(f"{MARKUP} went wrong"), alert("fewer are sure", kind="drift_confirmed", severity="warning")]
     sample = {"t": alerts[0]["at"] // 1000, "rate": 5.0, "confidence": {"churn@2": {"count": 4, "mean": 0.5, "low": 1}}}
-    sure = worker("a", 0, 1, here=True, models=MODELS, dead_letters={"DecodeError": 1200}, samples=[sample])
+    sure = worker("a", 0, 1, here=True, models=TOLD, dead_letters={"DecodeError": 1200}, samples=[sample])
     behind = worker("b", 2, trouble="does not answer (TimeoutError)", models={})
-    await tell(page, frame(sure, behind, alerts=alerts, alerts_trouble=None))
+    await tell(page, frame(sure, behind, models=MODELS, alerts=alerts, alerts_trouble=None))
     await page.goto(one.url)
     await expect(page.locator("#alerts")).to_contain_text(MARKUP)
     await expect(page.locator("main img")).to_have_count(0)
@@ -175,9 +181,15 @@ async def test_what_is_wrong_is_shown_in_words(page: Page, make: Make) -> None:
     await expect(page.get_by_role("table", name="Dead letters by reason")).to_contain_text("1,200")
     await expect(page.get_by_role("table", name="Lag by partition")).to_contain_text("no worker has it")
     models = page.get_by_role("table", name="Models")
-    await expect(models.get_by_role("row")).to_have_count(3)
-    await expect(models).to_contain_text("90%")
-    await expect(models).to_contain_text("canary")
+    await expect(models.get_by_role("row")).to_have_count(4)
+    canary = models.get_by_role("row").nth(2)
+    for words in ("frozen", "canary", "10%", "0.4%", "98.5%", "of 1,200"):
+        await expect(canary).to_contain_text(words)
+    troubles = page.locator("#model-troubles")
+    await expect(troubles).to_contain_text("churn on a: churn@5: " + MARKUP)
+    await expect(troubles).to_contain_text("a is loading churn@4: warming")
+    await expect(troubles).to_contain_text("churn: c not at revision 7 yet")
+    assert (await Axe().run(page)).violations_count == 0
 
 
 async def test_it_is_for_everybody(page: Page, make: Make) -> None:

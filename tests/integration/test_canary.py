@@ -87,6 +87,15 @@ def test_limits_promote_a_good_canary_and_end_a_bad_one(rig: Rig) -> None:
     ]
     assert "within the limits" in found[2]["reason"]
     assert "max_p99 is 1e-06" in found[4]["reason"]
+    alerts = [record.json for record in rig.reader("alerts").read_out()]
+    assert [(one["kind"], one["severity"], one["subject"], one["evidence"]["version"]) for one in alerts] == [
+        ("canary_promoted", "info", tally.NAME, "3"),
+        ("canary_rolled_back", "warning", tally.NAME, "2"),
+    ]
+    assert alerts[1]["id"] == f"{alerts[1]['evidence']['request']}/canary_rolled_back/{tally.NAME}/opened"
+    assert alerts[1]["title"] == f"{tally.NAME}@2 is rolled back: {found[4]['reason']}"
+    assert alerts[0]["evidence"]["figures"]["answers"] >= 300
+    assert alerts[0]["evidence"]["limits"] == limits
     rig.assert_exact()
 
 

@@ -11,8 +11,10 @@ from pydantic import ValidationError
 
 from core.errors import RequestRefusedError
 from core.events import Action, Canary, Deployment
+from engine.codec import codec_of
 from tables.deployments import MAX_SHADOWS, judge
 
+CODEC = codec_of(Deployment)
 VERSIONS = ["1", "2", "3", "4", "5", "6"]
 
 
@@ -83,6 +85,7 @@ def test_unloading_the_active_version_ends_the_model() -> None:
     for version in (None, "2"):
         gone = ask(TRIED, action="unload", version=version)
         assert (gone.versions, gone.previous) == ((), "2")
+        assert CODEC.decode(CODEC.encode(gone)) == gone
     assert ask(TRIED, action="unload", version="3").canary is None
     refused(TRIED, "isn't deployed", action="unload", version="6")
     refused(None, "no active version", action="unload")
@@ -136,4 +139,4 @@ def test_any_requests_in_any_order_lead_to_a_state_that_can_be_made_true(asked: 
         if before is not None and before.frozen and now.frozen:
             assert now.active in {before.active, before.previous, None, action["version"]}
             assert action["action"] in {"rollback", "shadow", "unload"}
-        assert Deployment.model_validate_json(now.model_dump_json()) == now
+        assert CODEC.decode(CODEC.encode(now)) == now

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from models.limits import Figures, Verdict, judged
+from models.limits import Figures, Standing, Verdict, judged, standings, wanting
 
 FINE = Figures(answers=1000, confidence=900.0, confident=1000, compared=1000, agreed=990, p99_s=0.01)
 
@@ -38,3 +38,27 @@ def test_workers_add_up_and_the_slowest_one_counts() -> None:
     found = judged({"max_error": 0.001}, both)
     assert found is not None
     assert found.why == "max_error is 0.001, it has 0.004975 after 2010 events"
+
+
+def test_what_a_canary_still_lacks_is_told_beside_what_it_keeps_and_breaks() -> None:
+    limits = {"min_events": 500.0, "min_agreement": 0.9, "max_error": 0.01, "min_confidence": 0.5}
+    early = Figures(answers=40, failures=10, compared=20, agreed=20)
+    assert standings(limits, early) == [
+        Standing("min_events", 500, 50, False),
+        Standing("min_agreement", 0.9, 1.0, None),
+        Standing("max_error", 0.01, 0.2, None),
+        Standing("min_confidence", 0.5, None, None),
+    ]
+    assert wanting(limits, early) == [
+        "min_events is 500, it has 50",
+        "min_agreement takes 100 compared events, it has 20",
+    ]
+    later = Figures(answers=500, confidence=450.0, confident=500, compared=120, agreed=100)
+    assert [one.holds for one in standings(limits, later)] == [True, False, True, True]
+    assert wanting(limits, later) == []
+    assert "never promoted by itself" in wanting({"max_error": 0.01}, later)[0]
+
+
+def test_a_limit_of_a_newer_release_decides_nothing_here() -> None:
+    assert standings({"max_drift": 0.1}, FINE) == [Standing("max_drift", 0.1, None, None)]
+    assert judged({"max_drift": 0.1}, FINE) is None

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.manifest import Manifest
-from models.rows import Errors, Rows, numbers
+from models.rows import Errors, Rows, numbers, texts
 
 NAN = math.nan
 
@@ -30,32 +30,46 @@ def manifest(**inputs: Any) -> Manifest:
 
 
 def test_what_is_missing_null_not_finite_or_beyond_a_float32_is_a_gap() -> None:
-    errors: Errors = {}
     events: list[dict[str, Any]] = [
         {"x": 1.0, "y": 2.0},
         {"x": None, "y": True},
         {"y": 1e39},
         {"x": -1e300, "y": False},
     ]
-    found = numbers(events, ("x", "y"), errors)
+    found = numbers(events, ("x", "y"))
     np.testing.assert_array_equal(found, [[1, 2], [NAN, 1], [NAN, NAN], [NAN, 0]])
-    assert not errors
 
 
 def test_a_text_where_a_number_belongs_is_an_error_of_its_event_alone() -> None:
+    rows = Rows(manifest(i={"fields": [{"name": "x", "default": 0}]}), ("x",), ())
     errors: Errors = {}
-    found = numbers([{"x": 1.0}, {"x": "1.5"}, {"x": 2.0}], ("x",), errors)
+    events: list[dict[str, Any]] = [{"x": 1.0}, {"x": "1.5"}, {"x": 2.0}, {}]
+    found = numbers(events, ("x",))
+    rows.check(events, found, errors)
     assert list(errors) == [1]
     assert "'x'" in str(errors[1])
-    assert found[0, 0] == 1
-    assert found[2, 0] == 2
+    np.testing.assert_array_equal(found[[0, 2, 3]], [[1], [2], [NAN]])
+
+
+def test_a_text_is_none_of_those_who_want_no_number_there() -> None:
+    fields = ("x", "y")
+    other, textual = (manifest(i={"fields": ["y"]}), manifest(s={"dtype": "string", "fields": ["x"]}))
+    events: list[dict[str, Any]] = [{"x": "de", "y": 1.0}]
+    found = numbers(events, fields)
+    for one in (other, textual):
+        errors: Errors = {}
+        Rows(one, fields, ()).check(events, found, errors)
+        assert not errors
+    errors = {}
+    texts(events, found, fields, [0], errors)
+    assert "'x'" in str(errors[0])
 
 
 def test_a_required_field_that_is_missing_is_named_and_a_default_fills_the_others() -> None:
     rows = Rows(manifest(i={"fields": ["x", {"name": "y", "default": 7}]}), ("x", "y"), ())
     events: list[dict[str, Any]] = [{"x": 1.0}, {"y": 2.0}]
     errors: Errors = {}
-    found = numbers(events, ("x", "y"), errors)
+    found = numbers(events, ("x", "y"))
     rows.check(events, found, errors)
     assert list(errors) == [1]
     assert "'x'" in str(errors[1])
@@ -88,7 +102,7 @@ def test_each_input_gets_its_own_type() -> None:
         {"x": 0.5, "k": 3.0, "ok": True, "c": 5.0},
     ]
     errors: Errors = {}
-    found = numbers(events, ("x", "k", "ok"), errors)
+    found = numbers(events, ("x", "k", "ok"))
     rows.check(events, found, errors)
     assert {i: str(e).split("'")[1] for i, e in errors.items()} == {1: "k", 2: "c"}
     inputs = rows.build(events[:1], found[:1], np.empty((1, 0)))
@@ -105,7 +119,7 @@ Value = st.one_of(st.none(), st.booleans(), st.floats(allow_nan=False, width=32)
 
 @given(events=st.lists(st.dictionaries(st.sampled_from("xyz"), Value), max_size=20))
 def test_the_fast_way_and_the_careful_way_agree(events: list[dict[str, Any]]) -> None:
-    found = numbers(events, ("x", "y"), {})
+    found = numbers(events, ("x", "y"))
     assert found.shape == (len(events), 2)
     for event, row in zip(events, found.tolist(), strict=True):
         for field, value in zip("xy", row, strict=True):

@@ -26,25 +26,26 @@ from tables.sessions import sessions
 
 
 class Echo:
-    """A model whose second label has the event's x as its probability: beyond 1, the row is no use."""
+    """A model whose second label has its first field, x, as its probability: beyond 1, the row is no use."""
 
     def __init__(self, identity: str) -> None:
         self.identity = identity
 
     async def run(self, inputs: Arrays, *, aside: bool = False) -> Arrays:
-        return {"p": np.concatenate((1 - inputs["i"], inputs["i"]), axis=1)}
+        x = inputs["i"][:, :1]
+        return {"p": np.concatenate((1 - x, x), axis=1)}
 
     def close(self) -> None:
         """Nothing to free."""
 
 
-def version(name: str, number: str = "1") -> LiveVersion:
+def version(name: str, number: str = "1", fields: Sequence[str] = ("x",)) -> LiveVersion:
     manifest = Manifest.model_validate(
         {
             "name": name,
             "version": number,
             "labels": ["no", "yes"],
-            "inputs": {"i": {"dtype": "float32", "fields": ["x"]}},
+            "inputs": {"i": {"dtype": "float32", "fields": list(fields)}},
             "outputs": {"probabilities": "p"},
             "files": {"model.onnx": "0" * 64},
         }
@@ -139,3 +140,25 @@ async def test_slices_of_one_partition_are_folded_in_their_order(worker: Worker)
     await scored(worker, *parts)
     counts = [after[0, 0] for s in parts for _, (_, after) in s.changed if after is not None]
     assert counts == [2, 1, 3]
+
+
+async def test_a_text_is_no_error_of_an_event_whose_model_does_not_want_a_number_there(worker: Worker) -> None:
+    """Whatever other models, canaries and shadows in the same batch want."""
+    shadow = version("a", "2", ("x", "country"))
+    worker.routings["a"] = Routing("a", worker.versions["a"], shadows=(shadow,))
+    one = worker.slice(0, 10, [(0.1, "a"), (0.2, "b")])
+    one.events[0].features["country"] = "de"
+    one.events[1].features["country"] = "at"
+    assert [(event, score) for _, event, _, score in (await scored(worker, one))[0]] == [("e0.1", 0.1), ("e0.2", 0.2)]
+    assert one.dropped == []
+
+
+async def test_what_a_canary_refuses_and_the_active_version_would_have_answered_is_its_error(worker: Worker) -> None:
+    canary = version("a", "2", ("x", "age"))
+    worker.routings["a"] = Routing("a", worker.versions["a"], canary, 1.0)
+    one = worker.slice(0, 10, [(0.1, "a"), (0.2, "a"), (0.3, "a")])
+    one.events[0].features["age"] = 40.0
+    del one.events[2].features["x"]
+    assert [event for _, event, _, _ in (await scored(worker, one))[0]] == ["e0.1"]
+    assert [offset for offset, _ in one.dropped] == [11, 12]
+    assert (canary.figures.answers, canary.figures.failures) == (1, 1)

@@ -140,61 +140,62 @@ export function drawPartitions(frame) {
 const time = (ms, now) =>
   element("time", { datetime: new Date(ms).toISOString(), title: moment(ms), class: "quiet" }, ago(ms, now));
 
-/** The versions of a model on one worker, with the share of sessions that each answers for. */
-function roles(status) {
-  const canary = status.canary;
+/** What a worker says is wrong with a model there, or under way. */
+function troublesOf(frame) {
   const found = [];
-  if (status.version)
-    found.push({
-      version: status.version,
-      role: status.role ?? "active",
-      share: 1 - (canary?.share ?? 0),
-      since: status.since,
-    });
-  if (canary?.version)
-    found.push({ version: canary.version, role: "canary", share: canary.share, since: canary.since });
-  for (const version of status.shadow ?? []) found.push({ version, role: "shadow", share: null, since: null });
-  return found;
+  for (const worker of frame.workers) {
+    if (worker.trouble) continue;
+    for (const [model, { error, loading }] of Object.entries(worker.report?.models ?? {})) {
+      if (error) found.push(`${model} on ${nameOf(worker)}: ${error}`);
+      if (loading) found.push(`${nameOf(worker)} is loading ${model}@${loading.version}: ${loading.stage}`);
+    }
+  }
+  for (const [model, { behind, revision }] of Object.entries(frame.models)) {
+    if (behind.length) found.push(`${model}: ${behind.join(", ")} not at revision ${revision} yet`);
+  }
+  return found.sort();
 }
 
 export function drawModels(frame) {
-  const reports = frame.workers.filter((worker) => !worker.trouble && worker.report);
-  const rows = new Map();
-  const troubles = new Set();
-  for (const worker of reports) {
-    for (const [model, status] of Object.entries(worker.report.models)) {
-      for (const one of roles(status)) {
-        const key = JSON.stringify([model, one.version, one.role]);
-        const row = rows.get(key) ?? { model, ...one, on: [] };
-        row.on.push(nameOf(worker));
-        row.since = Math.min(row.since ?? Infinity, one.since ?? Infinity);
-        rows.set(key, row);
-      }
-      if (status.error) troubles.add(`${model} on ${nameOf(worker)}: ${status.error}`);
-      if (status.loading) troubles.add(`${nameOf(worker)} is loading ${status.loading}`);
-    }
-  }
-  const list = [...rows.values()].sort((a, b) => a.model.localeCompare(b.model) || a.version.localeCompare(b.version));
-  for (const row of list)
-    row.on = row.on.length === reports.length && row.on.length > 1 ? `all ${row.on.length}` : row.on.sort().join(", ");
-  show(byId("models").tBodies[0], [list, Math.floor(frame.now / 60_000)], () =>
-    list.length
-      ? list.map((row) =>
+  const reporting = frame.workers.filter((worker) => !worker.trouble && worker.report).length;
+  const rows = Object.entries(frame.models)
+    .sort(([a], [b]) => a.localeCompare(b))
+    .flatMap(([model, { sides, frozen }]) => sides.map((side) => ({ model, frozen, ...side })));
+  show(byId("models").tBodies[0], [rows, reporting, Math.floor(frame.now / 60_000)], () =>
+    rows.length
+      ? rows.map((row) =>
           element(
             "tr",
             {},
-            element("th", { scope: "row" }, row.model),
+            element(
+              "th",
+              { scope: "row" },
+              row.model,
+              row.frozen ? element("div", {}, mark("attention", "frozen")) : null,
+            ),
             cell(row.version),
             cell(row.role),
             numberCell(share(row.share)),
-            cell(row.on, { class: "wrap" }),
-            Number.isFinite(row.since) ? element("td", {}, time(row.since, frame.now)) : cell(NONE),
+            numberCell(share(row.error)),
+            agreement(row),
+            cell(row.on.length === reporting && reporting > 1 ? `all ${reporting}` : row.on.join(", "), {
+              class: "wrap",
+            }),
+            element("td", {}, time(row.since, frame.now)),
           ),
         )
-      : [emptyRow(6, 'No model is live: publish {"active": VERSION} to control, keyed by the model\'s name.')],
+      : [emptyRow(8, 'No model is live: publish {"active": VERSION} to control, keyed by the model\'s name.')],
   );
-  const said = [...troubles].sort();
+  const said = troublesOf(frame);
   show(byId("model-troubles"), said, () => said.map((text) => element("li", {}, mark("attention", text))));
+}
+
+/** How often a version on trial says what the one beside it says, and of how many events that is known. */
+function agreement({ agreement, figures }) {
+  if (agreement === null) return numberCell(NONE);
+  const told = element("td", { class: "number" }, share(agreement));
+  told.append(element("div", { class: "quiet" }, `of ${count(figures.compared ?? 0)}`));
+  return told;
 }
 
 export function drawDeadLetters(frame) {

@@ -54,7 +54,7 @@ async def test_topics_tables_and_models_say_what_there_is(broker: Broker, settin
     assert "One row a session" in text
 
 
-@pytest.mark.parametrize("words", [("models", "promote", "m"), ("models", "shwo", "m"), ("topics", "crate")])
+@pytest.mark.parametrize("words", [("models", "freeze", "m", "2"), ("models", "shwo", "m"), ("topics", "crate")])
 def test_another_action_names_those_that_there_are(words: tuple[str, ...], tmp_path: Path) -> None:
     found = command(*words, data_dir=tmp_path)
     assert found.returncode == 1

@@ -14,6 +14,7 @@ from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
+from models.limits import Figures
 from models.meter import ModelMeter
 from models.swap import Stage
 from tests.unit.web.worker import Make, Start, Worker
@@ -68,9 +69,15 @@ def busy(worker: Worker) -> Worker:
     meter.answered(100, 0, 0.002)
     engine.models.versions = lambda: [
         SimpleNamespace(
-            manifest=SimpleNamespace(name="churn"), version="2", meter=meter, course=SimpleNamespace(stage=Stage.ACTIVE)
+            manifest=SimpleNamespace(name="churn"),
+            version=version,
+            meter=meter,
+            figures=Figures(answers=100, compared=10, agreed=9, dropped=1),
+            course=SimpleNamespace(stage=stage),
         )
+        for version, stage in (("2", Stage.ACTIVE), ("3", Stage.CANARY))
     ]
+    engine.models.status = lambda: {"churn": {"frozen": True, "canary": {"share": 0.1}}}
     return worker
 
 
