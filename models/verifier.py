@@ -15,7 +15,7 @@ import signal
 import sys
 import warnings
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -44,7 +44,7 @@ BYTES_A_SECOND: Final = 10_000_000
 """Of a version's files: large ones get that much more time."""
 LONGEST_S: Final = 600.0
 IDLE_S: Final = 60.0
-"""Without work the process ends, since it holds some 60 MB."""
+"""Without work the process ends, since it holds 80 MB, half of it its own."""
 NICE: Final = 10
 LONGEST_WORDS: Final = 2000
 
@@ -83,7 +83,8 @@ class _EndedError(Exception):
 class Verifier:
     """Tries candidates, one at a time, in a process that is there while there is something to try.
 
-    Belongs to one event loop. The process inherits neither sockets nor locks, and ends with the worker.
+    Belongs to one event loop, of the thread that lives longest: Linux ends the process with the thread that started
+    it. The process inherits neither sockets nor locks, and ends with the worker.
     """
 
     def __init__(
@@ -92,7 +93,6 @@ class Verifier:
         limit_s: float = LIMIT_S,
         memory: int | None = None,
         idle_s: float = IDLE_S,
-        program: Sequence[str] = PROGRAM,
     ) -> None:
         """device: as Device.of takes it. limit_s: for a small version. memory: bytes that a candidate may take; by
         default half of what is left when it is tried."""
@@ -100,7 +100,6 @@ class Verifier:
         self._limit_s = limit_s
         self._memory = memory
         self._idle_s = idle_s
-        self._program = program
         self._process: Process | None = None
         self.doing = ""
         """Where the candidate stands, or the last one did."""
@@ -175,7 +174,7 @@ class Verifier:
         if self._process is None:
             try:
                 self._process = await asyncio.create_subprocess_exec(
-                    sys.executable, *self._program, str(os.getpid()), cwd=str(ROOT), stdin=PIPE, stdout=PIPE
+                    sys.executable, *PROGRAM, str(os.getpid()), cwd=str(ROOT), stdin=PIPE, stdout=PIPE
                 )
             except OSError as error:
                 raise ModelError(
