@@ -24,6 +24,7 @@ HomunculusError
 │   ├── ProviderMissingError the device that was asked for isn't there
 │   ├── ConversionError      an estimator can't be made an ONNX model that computes the same
 │   ├── GoldenMismatchError  the model doesn't compute what its golden examples say
+│   ├── UnsafeModelError     trying it crashed, didn't end, or took more memory than there is
 │   └── TransitionError      a deployment can't go from this stage to that one
 ├── RequestRefusedError  a control request is answered by one alert; the running deployment stays
 ├── BackupError      state is neither saved nor restored: what was there before is there still
@@ -169,6 +170,10 @@ class ConversionError(ModelError):
 
 class GoldenMismatchError(ModelError):
     """The model doesn't compute what its golden examples say."""
+
+
+class UnsafeModelError(ModelError):
+    """Trying the version crashed, didn't end in time, or took more memory than this machine has to spare."""
 
 
 class TransitionError(ModelError):

@@ -43,6 +43,7 @@ from models.device import Device
 from models.inference import InferenceThread
 from models.live import LiveModels
 from models.store import ModelStore
+from models.verifier import Verifier
 
 if TYPE_CHECKING:
     from engine.spans import Tracer
@@ -256,6 +257,8 @@ class App(faust.App):
         await asyncio.gather(*self._background, return_exceptions=True)
         if self._publisher is not None:
             await self._publisher.stop()
+        if self.engine.models.verifier is not None:
+            await self.engine.models.verifier.close()
         self.engine.models.close()
         if self.engine.traces is not None:
             await self.engine.traces.close()
@@ -273,6 +276,7 @@ def create_app(settings: Settings, background: Iterable[Background] = ()) -> App
         InferenceThread(),
         settings.default_model,
         aside=InferenceThread("shadow", nice=SHADOW_NICE),
+        verifier=Verifier(settings.device),
     )
     return App(settings, models, declared, background)
 

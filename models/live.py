@@ -16,12 +16,14 @@ from core.errors import ModelError, NoModelError, UnknownModelError
 from core.events import Deployment
 from models.device import Device
 from models.features import SessionFeature
+from models.folder import ModelFolder
 from models.inference import InferenceThread
 from models.manifest import Manifest
 from models.routing import Routing
 from models.runtime import Runtime
 from models.store import ModelStore
 from models.swap import Course, Stage
+from models.verifier import Verifier
 from models.version import LiveVersion
 
 log = logging.getLogger(__name__)
@@ -65,10 +67,13 @@ class LiveModels:
         thread: InferenceThread,
         default: str | None = None,
         aside: InferenceThread | None = None,
+        verifier: Verifier | None = None,
     ) -> None:
         """default: the model of events that name none; without it, the only one that is deployed. aside: where
-        shadows compute; without it, among the others."""
+        shadows compute; without it, among the others. verifier: tries what is to be loaded first; without it, that
+        is tried here."""
         self.store = store
+        self.verifier = verifier
         self._device = device
         self._thread = thread
         self._aside = aside
@@ -157,19 +162,30 @@ class LiveModels:
         )
 
     async def verify(self, name: str, version: str) -> None:
-        """Loads a version as a deployment would, and lets it go. Raises the ModelError that the deployment would meet.
+        """Tries a version as a deployment would, and lets it go. Raises the ModelError that the deployment would meet.
 
         A version that computes here has passed already.
         """
         model = self._models.get(name)
-        if model is None or all(loaded.version != version for loaded in model.loaded):
-            (await self._runtime(name, version, Course(f"{name}@{version}"))).close()
+        if model is not None and any(loaded.version == version for loaded in model.loaded):
+            return
+        course = Course(f"{name}@{version}")
+        if self.verifier is not None:
+            await self._candidate(name, version, course)
+        else:
+            (await self._runtime(name, version, course)).close()
 
-    async def _runtime(self, name: str, version: str, course: Course) -> Runtime:
+    async def _candidate(self, name: str, version: str, course: Course) -> ModelFolder:
         folder = await asyncio.to_thread(self.store.fetch, name, version)
         for check in self._checks:
             check(folder.manifest)
         course.to(Stage.VERIFYING)
+        if self.verifier is not None:
+            await self.verifier.check(folder, hurry=not self._thread.load.joined)
+        return folder
+
+    async def _runtime(self, name: str, version: str, course: Course) -> Runtime:
+        folder = await self._candidate(name, version, course)
         return await Runtime.load(
             folder, self._device, self._thread, aside=self._aside, warming=lambda: course.to(Stage.WARMING)
         )
