@@ -140,7 +140,7 @@ def test_a_number_that_its_whole_type_cannot_hold_is_named_with_the_range(dtype:
     rows = Rows(manifest(i={"dtype": dtype, "fields": [{"name": "k", "default": 1}]}), ("k",), ())
     events: list[dict[str, Any]] = [{"k": v} for v in (low, high, low - 1, high + 1, 0.5, 1e30)] + [{}]
     errors: Errors = {}
-    found = numbers(events, ("k",), errors)
+    found = numbers(events, ("k",))
     rows.check(events, found, errors)
     assert sorted(errors) == [2, 3, 4, 5]
     assert f"field 'k' is {high + 1}; its input in manifest.json takes a whole number from {low} to {high}" == str(
@@ -155,7 +155,7 @@ def test_the_widest_whole_types_have_an_end_too(dtype: str, beyond: float) -> No
     rows = Rows(manifest(i={"dtype": dtype, "fields": ["k"]}), ("k",), ())
     errors: Errors = {}
     events: list[dict[str, Any]] = [{"k": beyond}, {"k": 2.0**62}]
-    found = numbers(events, ("k",), errors)
+    found = numbers(events, ("k",))
     rows.check(events, found, errors)
     assert list(errors) == [0]
     assert rows.build(events[1:], found[1:], np.empty((1, 0)))["i"].tolist() == [[2**62]]
@@ -165,7 +165,7 @@ def test_a_bool_is_true_false_one_or_zero() -> None:
     rows = Rows(manifest(b={"dtype": "bool", "fields": ["ok"]}), ("ok",), ())
     events: list[dict[str, Any]] = [{"ok": True}, {"ok": 0.0}, {"ok": 2.0}, {"ok": 0.5}]
     errors: Errors = {}
-    found = numbers(events, ("ok",), errors)
+    found = numbers(events, ("ok",))
     rows.check(events, found, errors)
     assert sorted(errors) == [2, 3]
     assert "takes true or false" in str(errors[2])
@@ -177,7 +177,7 @@ def test_beyond_a_float16_is_a_gap_as_beyond_a_float32_is() -> None:
     rows = Rows(manifest(h={"dtype": "float16", "fields": fields}), ("x", "y"), ("session.sum.y",))
     events: list[dict[str, Any]] = [{"x": 1.5, "y": 1e5}, {"x": 1e5, "y": 2.0}]
     errors: Errors = {}
-    found = numbers(events, ("x", "y"), errors)
+    found = numbers(events, ("x", "y"))
     rows.check(events, found, errors)
     assert list(errors) == [1]
     built = rows.build(events[:1], found[:1], np.array([[1e6]]))["h"]
