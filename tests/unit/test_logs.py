@@ -18,7 +18,6 @@ from core.settings import Settings
 from core.topics import Direction, TopicSpec
 from engine import logs
 from engine.agent import Agent, Stream
-from engine.batch import _current
 from engine.outage import Outage
 from engine.testing import in_memory
 
@@ -43,14 +42,6 @@ async def tell(stream: Stream[Order]) -> None:
                 raise ValueError("no order")
             structlog.get_logger("agents.test").info("taken", order=order.id)
     log.info("never said")
-
-
-@pytest.fixture(autouse=True)
-def nobody_at_work() -> Iterator[None]:
-    """What another test has left at work isn't what these lines are about."""
-    before = _current.set(None)  # type: ignore[arg-type]
-    yield
-    _current.reset(before)
 
 
 @pytest.fixture
