@@ -9,7 +9,6 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import count
 from types import TracebackType
 from typing import Final, Self
 
@@ -18,7 +17,18 @@ import numpy as np
 
 from benchmarks import model, sides
 from benchmarks.lab import Lab, Run
-from benchmarks.latency import COMMIT_S, LEAD_S, NOTHING, Arrived, gather, latencies_ms, start, warm_broker
+from benchmarks.latency import (
+    COMMIT_S,
+    LATE_S,
+    LEAD_S,
+    NOTHING,
+    SECONDS,
+    Arrived,
+    gather,
+    latencies_ms,
+    start,
+    warm_broker,
+)
 from benchmarks.load import Load, Publisher
 from benchmarks.registry import Result, benchmark
 from core.settings import Guarantee
@@ -28,6 +38,8 @@ EVENTS: Final = 5_000
 ROUNDS: Final = 3
 EVERY_S: Final = 1.0
 """Between two requests."""
+VERSIONS: Final = int(ROUNDS * (SECONDS + LEAD_S + LATE_S) / EVERY_S)
+"""More than are asked for."""
 JOINS_S: Final = 60.0
 SHOWN: Final = {"p50": 50.0, "p99": 99.0, "p99.9": 99.9, "max": 100.0}
 
@@ -53,9 +65,8 @@ class Operator:
     """Asks for another version every second, inside a `with` block: for one that nobody has seen, then for the way
     back, in turns."""
 
-    def __init__(self, lab: Lab, run: Run, new: Iterator[int]) -> None:
+    def __init__(self, lab: Lab, run: Run, new: Iterator[str]) -> None:
         self.asked: list[Asked] = []
-        self._lab = lab
         self._new = new
         self._topic = run.topic(CONTROL.name)
         self._publisher = Publisher(lab.bootstrap, linger_ms=0)
@@ -72,10 +83,8 @@ class Operator:
 
     def _ask(self) -> None:
         back = False
-        while not self._over.wait(EVERY_S):
-            version = model.VERSION if back else str(next(self._new))
-            if not back:
-                model.build(self._lab.store, version)
+        while not self._over.wait(EVERY_S) or back:  # it ends where it began
+            version = model.VERSION if back else next(self._new)
             request = {"action": "rollback"} if back else {"active": version}
             self.asked.append(Asked(time.monotonic_ns(), version, back))
             self._publisher.publish(self._topic, [(model.NAME.encode(), json.dumps(request).encode())])
@@ -86,6 +95,10 @@ class Operator:
 def swaps(lab: Lab) -> Iterator[Result]:
     """Two workers that score 5,000 events/s while their model changes every second: what the events wait, in times of
     what they wait without, and what a new version and a way back take; rounds with and without changes alternate."""
+    lab.build_model()
+    versions = [str(number) for number in range(2, 2 + VERSIONS)]
+    for version in versions:
+        model.build(lab.store, version)
     warm_broker(lab)
     still: list[np.ndarray] = []
     among: list[np.ndarray] = []
@@ -96,7 +109,7 @@ def swaps(lab: Lab) -> Iterator[Result]:
         second = stack.enter_context(sides.ours(lab, run, commit_interval=COMMIT_S))
         second.wait_until(lambda: _is_ready(second.url), JOINS_S, "readiness of the second worker")
         second.wait_until_calm()
-        new = count(2)
+        new = iter(versions)
         for _ in range(ROUNDS):
             lab.steal.since_last()
             still.append(latencies_ms(gather(lab, run, PREDICTIONS.name, EVENTS, NOTHING)[0], _event, EVENTS))

@@ -68,7 +68,7 @@ class Feed(Generic[E]):
                     self.caught_up.set()
                 for tp, records in (await consumer.getmany(timeout_ms=200)).items():
                     for record in records:
-                        self.place = Source(self._topic.name, tp.partition, record.offset)
+                        self.place = Source(tp.topic, tp.partition, record.offset)
                         await self._call(record.key, record.value)
                         self._positions[tp] = record.offset + 1
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -42,15 +43,14 @@ def test_a_death_in_any_phase_of_a_swap_loses_nothing_and_the_swap_comes_to_its_
     rig.deploy("1")
     with rig.sender(rate=500):
         for old, death in enumerate(deaths(), start=1):
-            swap_and_kill(rig, workers, death, old, hold)
-            assert sum(worker.running for worker in workers) == 1
-            dead = next(worker for worker in workers if not worker.running)
+            victim = swap_and_kill(rig, workers, death, old, hold)
+            said = f"{old + 1} after {death}"
             if chance.random() < 0.5:
                 [survivor] = rig.running()
-                until(lambda v=old + 1, w=survivor: has(w, v), 60, what=f"{old + 1} after {death}", alive=[survivor])  # type: ignore[misc]
-            dead.start().wait_ready()
+                until(partial(has, survivor, old + 1), 60, what=said, alive=[survivor])
+            victim.start().wait_ready()
             for worker in workers:
-                until(lambda v=old + 1, w=worker: has(w, v), 60, what=f"{old + 1} after {death}", alive=workers)  # type: ignore[misc]
+                until(partial(has, worker, old + 1), 60, what=said, alive=workers)
             rig.wait_progress(200)
     rig.assert_exact()
     accepted = [(record.json["active"], record.json["revision"]) for record in rig.reader("deployments").read_out()]
@@ -58,8 +58,8 @@ def test_a_death_in_any_phase_of_a_swap_loses_nothing_and_the_swap_comes_to_its_
     assert len(accepted) == 1 + len(list(deaths()))
 
 
-def swap_and_kill(rig: Rig, workers: list[Worker], death: Death, old: int, hold: Path) -> None:
-    """From one version to the next; a worker dies once it has come to the phase, and there it has no way on."""
+def swap_and_kill(rig: Rig, workers: list[Worker], death: Death, old: int, hold: Path) -> Worker:
+    """From one version to the next; the worker that dies does so in the phase, where it is held until then."""
     tally.publish(rig.store, str(old + 1))
     judge = judging(rig, workers, old)
     victim = judge if death.of_judge else next(worker for worker in workers if worker is not judge)
@@ -69,6 +69,7 @@ def swap_and_kill(rig: Rig, workers: list[Worker], death: Death, old: int, hold:
     victim.wait_log(f"version {old} drains" if drains else f"held in {death.phase} {old + 1}")
     victim.kill()
     hold.unlink()
+    return victim
 
 
 def judging(rig: Rig, workers: list[Worker], old: int) -> Worker:

@@ -7,6 +7,7 @@ import logging
 import statistics
 import time
 from collections import defaultdict
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import pytest
@@ -73,12 +74,12 @@ def test_swaps_under_load_lose_nothing_and_every_answer_is_of_a_version_that_was
     requests, versions, took = Publisher(rig.broker.bootstrap), Versions(rig.partitions), []
     with Load(rig.publisher, rig.topic("observations"), sessions=2000, rate=rate) as load:
         judge = Judge(rig, load, versions.take)
-        judge.look_until(lambda: versions.everywhere(1), 60, "answers in each partition")
+        judge.look_until(partial(versions.everywhere, 1), 60, "answers in each partition")
         for version in range(2, swaps + 2):
             began = time.monotonic()
             requests.send(rig.topic("control"), tally.NAME.encode(), json.dumps({"active": str(version)}).encode())
             requests.flush()
-            judge.look_until(lambda v=version: versions.everywhere(v), 60, f"all answer with {version}")  # type: ignore[misc]
+            judge.look_until(partial(versions.everywhere, version), 60, f"all answer with {version}")
             took.append(time.monotonic() - began)
     judge.look_to_the_end()
     rig.terminate()

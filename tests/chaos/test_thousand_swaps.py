@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import statistics
+from functools import partial
 from typing import Final
 
 import psutil
@@ -40,7 +41,7 @@ def test_memory_after_a_thousand_swaps_is_what_it_was_after_fifty(rig: Rig) -> N
         for version in range(2, SWAPS + 2):
             requests.send(rig.topic("control"), tally.NAME.encode(), json.dumps({"active": str(version)}).encode())
             requests.flush()
-            judge.look_until(lambda v=version: versions.everywhere(v), 60, f"all answer with {version}")  # type: ignore[misc]
+            judge.look_until(partial(versions.everywhere, version), 60, f"all answer with {version}")
             megabytes.append(resident_mb(worker))
     judge.look_to_the_end()
     rig.terminate()

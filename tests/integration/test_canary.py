@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from functools import partial
 from typing import Any
 
 import pytest
@@ -131,12 +132,11 @@ def on_canary(rig: Rig, share: float, since: int = 0) -> set[str]:
 def tried(rig: Rig, workers: list[Worker], request: dict[str, Any], share: float) -> None:
     rig.control(request)
     for worker in workers:
-        until(
-            lambda w=worker: status(w).get("canary", {}).get("share") == share,  # type: ignore[misc]
-            20,
-            what="the share",
-            alive=workers,
-        )
+        until(partial(has_share, worker, share), 20, what="the share", alive=workers)
+
+
+def has_share(worker: Worker, share: float) -> bool:
+    return bool(status(worker).get("canary", {}).get("share") == share)
 
 
 def status(worker: Worker) -> dict[str, Any]:
