@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Coroutine
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from aiokafka.errors import KafkaError
 from pydantic import TypeAdapter
@@ -31,6 +31,10 @@ log = logging.getLogger(__name__)
 
 FIGURES_S: Final = 1.0
 """Between two reports on a canary or a shadow."""
+RETRY_S: Final = 1.0
+"""Until what could not be loaded is tried again. Twice as long each time:"""
+MOST_RETRY_S: Final = 600.0
+"""a version that will never load costs this worker a load every ten minutes."""
 _MODEL_NAME: Final = TypeAdapter(ModelName)
 
 
@@ -58,7 +62,8 @@ async def _decide(s: Slice[Action], action: Action, store: ModelStore) -> None:
         raise DecodeError("a control request is keyed by its model's name; this one's key is none") from None
     models = s.task.engine.models
     try:
-        versions = await asyncio.to_thread(store.versions, model)
+        again = action.action == "republish"  # which needs no store
+        versions = [] if again else await asyncio.to_thread(store.versions, model)
         now = deployments.get(model)
         accepted = judge(model, action, now, versions, record.timestamp)
         known = {*now.versions, now.previous} if now is not None else set()
@@ -78,6 +83,14 @@ async def _decide(s: Slice[Action], action: Action, store: ModelStore) -> None:
     if action.figures is not None and now is not None and now.canary is not None and accepted.canary is None:
         models.ended[model, action.action] += 1
         s.send(ALERTS, model, alert_of_end(str(source), action, now, accepted))
+
+
+def _is_model(key: str) -> bool:
+    try:
+        _MODEL_NAME.validate_python(key)
+    except ValueError:
+        return False
+    return True
 
 
 def refusal(source: str, model: str, why: str, ts: int) -> Alert:
@@ -106,8 +119,10 @@ class Follower:
         self._engine = engine
         self._publisher = publisher
         self._first: dict[str, Deployment] = {}
-        self._loads: set[asyncio.Task[None]] = set()
-        self._feed = Feed(engine.connection, DEPLOYMENTS, self._on_deployment)
+        self._spawned: set[asyncio.Task[None]] = set()
+        self._feed = Feed(engine.connection, DEPLOYMENTS, self._on_deployment, self._on_foreign)
+        self._displaced: set[str] = set()
+        """Models whose newest record on `deployments` is not their deployment."""
         self._trials = Trials(engine, publisher)
         engine.models.check(self._want)
         engine.models.watch(lambda model: self._spawn(self._report()))
@@ -130,10 +145,12 @@ class Follower:
                     'No model is deployed yet: publish {"active": VERSION} to control, keyed by the model\'s name'
                 )
             engine.ready.set()
+            for model in sorted(self._displaced):
+                await self._ask_again(model)
             for ended in asyncio.as_completed((reading, telling, trying)):
                 await ended
         finally:
-            for task in (reading, telling, trying):
+            for task in (reading, telling, trying, *self._spawned):
                 task.cancel()
 
     async def _tell_figures(self) -> None:
@@ -146,33 +163,87 @@ class Follower:
     def _want(self, manifest: Manifest) -> None:
         sessions.want(manifest.session_features)
 
-    async def _on_deployment(self, model: str, deployment: Deployment | None) -> None:
+    async def _on_deployment(self, key: str, deployment: Deployment | None) -> None:
         if deployment is None:
-            return
-        if not self._engine.ready.is_set() and not self._feed.caught_up.is_set():
-            self._first[model] = deployment
+            await self._on_foreign(key, "it was deleted")
+        elif deployment.model != key:
+            await self._on_foreign(key, f"it is a deployment of {deployment.model}")
         else:
-            self._spawn(self._converge(deployment))
+            self._displaced.discard(key)
+            if not self._engine.ready.is_set() and not self._feed.caught_up.is_set():
+                self._first[key] = deployment
+            else:
+                self._spawn(self._converge(deployment))
+
+    async def _on_foreign(self, key: str, why: str) -> None:
+        """Compaction leaves the newest record of a key alone, so whoever starts later would know no deployment."""
+        asked = key in self._displaced
+        if _is_model(key):
+            self._displaced.add(key)
+        if not self._feed.caught_up.is_set():
+            return
+        source, subject = str(self._feed.place), key[:100]
+        title = f"{source} is not what is deployed of {subject!r} ({why}): workers go on with what they have"
+        log.error("%s", title)
+        await self._alert(f"{source}/deployment_displaced/{subject}", "deployment_displaced", "opened", subject, title)
+        if key in self._displaced and not asked:
+            await self._ask_again(key)
+
+    async def _ask_again(self, model: str) -> None:
+        """Has the judge write what is deployed once more: a copy of our own could come after something newer."""
+        try:
+            await self._publisher.publish(CONTROL, model, Action(action="republish", author="deployments"))
+        except KafkaError as error:
+            log.error('%s has to be deployed again, or {"action": "republish"} be sent: %r', model, error)
 
     async def _converge(self, deployment: Deployment) -> None:
+        """One attempt. A failure is told, and what failed is tried again as long as nothing newer is wanted."""
         try:
             await self._engine.models.converge(deployment)
         except ModelError as error:
             log.error("%s@%s does not go live here: %s", deployment.model, deployment.active, error)
-            await self._publish_failure(deployment, error)
+            self._spawn(self._try_again(deployment))
+            evidence = {"error": type(error).__name__, "revision": deployment.revision}
+            await self._tell_load(deployment, "opened", str(error), evidence)
 
-    async def _publish_failure(self, deployment: Deployment, error: ModelError) -> None:
+    async def _try_again(self, deployment: Deployment) -> None:
+        models, model, revision = self._engine.models, deployment.model, deployment.revision
+        pause, title = RETRY_S, ""
+        while not title:
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, MOST_RETRY_S)
+            wanted = models.wanted(model)
+            if wanted is None or wanted.revision != revision:
+                title = f"revision {revision} of {model} is no longer wanted"
+                continue
+            try:
+                await models.converge(wanted)
+                title = f"revision {revision} of {model} could be loaded here after all"
+            except ModelError as error:
+                log.debug("%s still does not go live here: %s", model, error)
+        log.info("%s", title)
+        await self._tell_load(deployment, "resolved", title, {"revision": revision})
+
+    async def _tell_load(
+        self, deployment: Deployment, state: Literal["opened", "resolved"], title: str, evidence: dict[str, Any]
+    ) -> None:
         worker = self._engine.name
+        source = f"deployments/{deployment.model}/{deployment.revision}/load_failed/{worker}"
         subject = f"{deployment.model}@{deployment.active}"
+        await self._alert(source, "load_failed", state, subject, title, worker=worker, **evidence)
+
+    async def _alert(
+        self, source: str, kind: str, state: Literal["opened", "resolved"], subject: str, title: str, **evidence: Any
+    ) -> None:
         alert = Alert(
-            id=f"deployments/{deployment.model}/{deployment.revision}/load_failed/{worker}/opened",
-            kind="load_failed",
+            id=f"{source}/{state}",
+            kind=kind,
             severity="critical",
-            state="opened",
+            state=state,
             subject=subject,
             ts=int(time.time() * 1e3),
-            title=str(error),
-            evidence={"worker": worker, "error": type(error).__name__, "revision": deployment.revision},
+            title=title,
+            evidence=evidence,
         )
         try:
             await self._publisher.publish(ALERTS, subject, alert)
@@ -189,5 +260,5 @@ class Follower:
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
-        self._loads.add(task)
-        task.add_done_callback(self._loads.discard)
+        self._spawned.add(task)
+        task.add_done_callback(self._spawned.discard)

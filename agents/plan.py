@@ -29,6 +29,10 @@ FUTURE_MS = 86_400_000
 """How far an event may be ahead of the clock: one of the year 9999 would make every session's silence endless."""
 
 
+KEPT = 64
+"""Combinations of versions whose columns are remembered: a worker meets new ones as long as it runs."""
+
+
 class Columns:
     """Which columns versions are filled from; worked out once."""
 
@@ -41,6 +45,7 @@ class Columns:
         distinct = {version.identity: version.manifest for version in versions}
         key = (sessions.fields, tuple(distinct))
         if key not in self._fields:
+            _make_room(self._fields)
             theirs = chain.from_iterable(map(Rows.numeric_fields, distinct.values()))
             self._fields[key] = tuple(dict.fromkeys((*sessions.fields, *theirs)))
         return self._fields[key]
@@ -49,8 +54,14 @@ class Columns:
         """How a version's inputs are filled from these columns."""
         key = (version.identity, fields, features)
         if key not in self._rows:
+            _make_room(self._rows)
             self._rows[key] = Rows(version.manifest, fields, features)
         return self._rows[key]
+
+
+def _make_room(kept: dict[Any, Any]) -> None:
+    if len(kept) >= KEPT:
+        kept.clear()
 
 
 Floats = NDArray[np.float64]

@@ -40,6 +40,10 @@ GOALS: Final = {
 }
 
 
+Arrived = list[tuple[int, list[bytes]]]
+"""What a reader took, and when: monotonic, in ns."""
+
+
 class Sent(msgspec.Struct):
     """An observation, as far as the floor is concerned."""
 
@@ -121,10 +125,18 @@ def measure(
 ) -> tuple[np.ndarray, float]:
     """Latencies in ms of all events but the first seconds', and the generator's own lateness. beside: what begins and
     ends with the load."""
-    total, lead = int(rate * (SECONDS + LEAD_S)), int(rate * LEAD_S)
+    arrived, late = gather(lab, run, topic, rate, beside)
+    return latencies_ms(arrived, identifier, rate), late
+
+
+def gather(
+    lab: Lab, run: Run, topic: str, rate: int, beside: AbstractContextManager[object] = NOTHING
+) -> tuple[Arrived, float]:
+    """What arrived on a topic of a load, all of it, and the generator's own lateness in ms."""
+    total = int(rate * (SECONDS + LEAD_S))
     sessions = Load().sessions
     source = run.topic(OBSERVATIONS.name)
-    arrived: list[tuple[int, list[bytes]]] = []
+    arrived: Arrived = []
     with Reader(lab.bootstrap, run.topic(topic), lab.partitions, keep=False) as reader:
         while reader.take(1.0)[1]:
             pass  # the warm-up's
@@ -136,9 +148,14 @@ def measure(
                 if time.monotonic() > end:
                     raise WorkerFailedError(f"{reader.count - already} of {total} events arrived in time on {topic}")
             late = sending.lateness_ms()
+    return arrived, late
+
+
+def latencies_ms(arrived: Arrived, identifier: Callable[[bytes], str], rate: int) -> np.ndarray:
+    """(events,): from when each was due, but for those of the first seconds."""
     taken = [(due_ns(name), now - due_ns(name)) for now, values in arrived for name in map(identifier, values)]
     taken.sort()
-    return np.array([t for _, t in taken[lead:]]) / 1e6, late
+    return np.array([t for _, t in taken[int(rate * LEAD_S) :]]) / 1e6
 
 
 def _figure(lab: Lab, side: str, rounds: list[Taken], rate: int) -> Result:

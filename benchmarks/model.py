@@ -23,19 +23,19 @@ OUTPUT: Final = "probabilities"
 WIDTHS: Final = (2 * len(FIELDS), 64, 64, len(LABELS))
 
 
-def build(store: Path) -> Path:
-    """Writes the model folder `mlp/1` into a store: 8 raw features and their 8 session means into two labels.
+def build(store: Path, version: str = VERSION) -> Path:
+    """Writes the model folder `mlp/VERSION` into a store: 8 raw features and their 8 session means into two labels.
 
     Returns the ONNX file, which stock Faust loads without the rest.
     """
-    folder = store / NAME / VERSION
+    folder = store / NAME / version
     folder.mkdir(parents=True)
     path = folder / MODEL
     path.write_bytes(_mlp().SerializeToString())
     fields = [*FIELDS, *(f"session.mean.{name}" for name in FIELDS)]
     Manifest(
         name=NAME,
-        version=VERSION,
+        version=version,
         inputs={INPUT: Input(dtype=Dtype.FLOAT32, fields=tuple(InputField(name=name) for name in fields))},
         outputs=Outputs(probabilities=OUTPUT),
         labels=LABELS,

@@ -94,9 +94,10 @@ class Action(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    action: Literal["deploy", "promote", "canary", "shadow", "rollback", "freeze", "unfreeze", "unload", "erase"] = (
-        "deploy"
-    )
+    action: Literal[
+        "deploy", "promote", "canary", "shadow", "rollback", "freeze", "unfreeze", "unload", "republish", "erase"
+    ] = "deploy"
+    """republish: what is deployed is written to `deployments` once more, as it is."""
     id: str | None = Field(default=None, max_length=200)
     active: Version | None = None
     """Short form of deploying that version."""

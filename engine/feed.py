@@ -11,6 +11,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
 from core.errors import DecodeError
+from core.events import Source
 from core.topics import TopicSpec
 from engine.admission import REFUSED
 from engine.codec import codec_of, explain
@@ -28,15 +29,24 @@ class Feed(Generic[E]):
     """Calls back with every value, from the first to those that are still to come; None for a deleted key."""
 
     def __init__(
-        self, connection: Connection, topic: TopicSpec[E], on_value: Callable[[str, E | None], Awaitable[None]]
+        self,
+        connection: Connection,
+        topic: TopicSpec[E],
+        on_value: Callable[[str, E | None], Awaitable[None]],
+        on_foreign: Callable[[str, str], Awaitable[None]] | None = None,
     ) -> None:
+        """on_foreign: told the key and the reason where a value is not of the topic's type; else it is left out with a
+        line in the log."""
         self._connection = connection
         self._topic = topic
         self._on_value = on_value
+        self._on_foreign = on_foreign
         self._decode = codec_of(topic.value).decode
         self._positions: dict[TopicPartition, int] = {}
         self.caught_up = asyncio.Event()
         """Set once everything that stood there at the start has been called back with."""
+        self.place = Source(topic.name, 0, 0)
+        """Of the value that it calls back with."""
 
     async def run(self) -> None:
         """Reads for ever; a broker that goes away is waited for. Raises KafkaError when it doesn't let us."""
@@ -58,6 +68,7 @@ class Feed(Generic[E]):
                     self.caught_up.set()
                 for tp, records in (await consumer.getmany(timeout_ms=200)).items():
                     for record in records:
+                        self.place = Source(tp.topic, tp.partition, record.offset)
                         await self._call(record.key, record.value)
                         self._positions[tp] = record.offset + 1
 
@@ -72,6 +83,8 @@ class Feed(Generic[E]):
         try:
             value = None if raw is None else self._decode(raw)
         except (DecodeError, ValueError) as error:
-            log.error("%s holds a value for %r that is not ours (%s): left out", self._topic.name, name, explain(error))
+            log.error("%s holds a value for %r that is not ours (%s): left out", self.place, name[:100], explain(error))
+            if self._on_foreign is not None:
+                await self._on_foreign(name, str(explain(error)))
             return
         await self._on_value(name, value)

@@ -66,6 +66,8 @@ class _Judge:
                 return self._frozen(action.action == "freeze")
             case "unload":
                 return self._unloaded()
+            case "republish":
+                return self._unchanged()
             case other:
                 raise RequestRefusedError(f"action {other!r} is none of a model's")
 
@@ -152,6 +154,11 @@ class _Judge:
         if version == _of_canary(now):
             return self._next(canary=None)
         return self._next(shadow=tuple(one for one in now.shadow if one != version))
+
+    def _unchanged(self) -> Deployment:
+        if self._now is None:
+            raise RequestRefusedError(f"nothing of {self._model} was ever deployed: there is nothing to repeat")
+        return self._now
 
     def _deployed(self) -> Deployment:
         if self._now is None or self._now.active is None:

@@ -1,28 +1,22 @@
 """Half an hour of 5,000 events a second: memory, handles, threads and latency are at the end what they were after the
 warm-up, and every answer is there once and right.
 
-SOAK_S and SOAK_RATE change duration and rate. Nothing here grows with the number of events: each session's events are
-known by their number, and the reader keeps where each session is.
+SOAK_S and SOAK_RATE change duration and rate.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import statistics
-import threading
 import time
-from array import array
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import psutil
 import pytest
-from confluent_kafka import Consumer
 
-from tests import tally
+from tests.endless import Judge, Load
 from tests.rig import Rig
-from tests.stream import EPOCH_MS, Publisher, Running, Sent, observation
 from tests.worker import Worker
 
 logger = logging.getLogger(__name__)
@@ -47,108 +41,19 @@ class Figures(NamedTuple):
     threads: int
 
 
-def event(number: int) -> Sent:
-    """The events, by number: sessions in turn."""
-    return Sent(f"e{number}", f"s{number % SESSIONS}", EPOCH_MS + number, float(number * 7 // 3 % 4))
-
-
-class Load:
-    """Sends from a thread, and knows when it sent what."""
-
-    def __init__(self, publisher: Publisher, topic: str) -> None:
-        self.sent_at = array("d")
-        self._publisher = publisher
-        self._topic = topic
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="load", daemon=True)
-
-    def __enter__(self) -> Load:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join(60)
-        self._publisher.flush()
-
-    def _run(self) -> None:
-        began = time.monotonic()
-        while not self._stop.is_set():
-            number = len(self.sent_at)
-            one = event(number)
-            self.sent_at.append(time.monotonic())
-            self._publisher.send(self._topic, one.session.encode(), observation(one))
-            ahead = began + (number + 1) / RATE - time.monotonic()
-            if ahead > 0.005:
-                self._stop.wait(ahead)
-
-
-class Judge:
-    """Reads predictions as they are committed: each must be the next of its session, and show its state."""
-
-    def __init__(self, rig: Rig, load: Load) -> None:
-        self.read = 0
-        self.latencies: list[tuple[float, float]] = []
-        """When read, and how long after it was sent: every tenth."""
-        self._load = load
-        self._states: dict[str, Running] = {}
-        self._consumer = Consumer(
-            {
-                "bootstrap.servers": rig.broker.bootstrap,
-                "group.id": rig.topic("judge"),
-                "isolation.level": "read_committed",
-                "enable.auto.commit": False,
-                "auto.offset.reset": "earliest",
-                "fetch.wait.max.ms": 10,
-            }
-        )
-        self._consumer.subscribe([rig.topic("predictions")])
-
-    def look(self, seconds: float) -> None:
-        """Reads for so long."""
-        end = time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0:
-            for message in self._consumer.consume(2000, min(left, 0.05)):
-                assert message.error() is None, message.error()
-                self._judge(json.loads(message.value() or b""), time.monotonic())
-
-    def close(self) -> None:
-        self._consumer.close()
-
-    def _judge(self, prediction: dict[str, Any], now: float) -> None:
-        session = prediction["session"]
-        state = self._states.setdefault(session, Running())
-        number = state.count * SESSIONS + int(session[1:])
-        expected = event(number)
-        assert prediction["event_id"] == expected.id, f"after {state.count} events of {session}: {prediction}"
-        state.add(expected.f0)
-        got = tally.decode(prediction)
-        assert abs(got["count"] - state.count) < 1e-3, f"{prediction}, recount {state}"
-        assert abs(got["sum"] - state.total) < 1e-3, f"{prediction}, recount {state}"
-        self.read += 1
-        if self.read % 10 == 0:
-            self.latencies.append((now, now - self._load.sent_at[number]))
-
-
 @pytest.mark.long
 @pytest.mark.timeout(DURATION_S + 300)
 def test_nothing_grows_in_a_long_run(rig: Rig) -> None:
     worker = rig.worker("a").start()
     rig.deploy()
     figures: list[Figures] = []
-    with Load(rig.publisher, rig.topic("observations")) as load:
+    with Load(rig.publisher, rig.topic("observations"), sessions=SESSIONS, rate=RATE) as load:
         judge = Judge(rig, load)
         began = time.monotonic()
         while time.monotonic() < began + DURATION_S:
             judge.look(LOOK_S)
             figures.append(look_at(worker, time.monotonic() - began))
-    while judge.read < len(load.sent_at):
-        before = judge.read
-        judge.look(20)
-        assert judge.read > before, f"{judge.read} of {len(load.sent_at)} answers, and no more within 20 s"
-    judge.look(2)  # one too many would come now
-    judge.close()
-    assert judge.read == len(load.sent_at)
+    judge.look_to_the_end()
     rig.terminate()
 
     warm = figures[int(WARM_UP * len(figures)) :]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from functools import partial
 from typing import Any
+
+import pytest
 
 from models.routing import sides
 from tests import tally
 from tests.rig import Rig
-from tests.worker import until
+from tests.worker import Worker, until
 
 
 def test_a_session_keeps_its_side_while_the_share_grows_and_its_worker_dies(rig: Rig) -> None:
@@ -17,7 +20,7 @@ def test_a_session_keeps_its_side_while_the_share_grows_and_its_worker_dies(rig:
     worker = rig.worker("a").start()
     rig.deploy("1")
     sender = rig.sender(sessions=1000)
-    tried(rig, worker, {"action": "canary", "version": "2", "share": 0.1}, share=0.1)
+    tried(rig, [worker], {"action": "canary", "version": "2", "share": 0.1}, share=0.1)
     sender.send(3000)
     rig.wait_predictions()
     assert answered(rig)["2"] == on_canary(rig, 0.1)
@@ -27,7 +30,7 @@ def test_a_session_keeps_its_side_while_the_share_grows_and_its_worker_dies(rig:
     rig.wait_predictions()
     assert answered(rig)["2"] == on_canary(rig, 0.1)
 
-    tried(rig, worker, {"action": "canary", "share": 0.4}, share=0.4)
+    tried(rig, [worker], {"action": "canary", "share": 0.4}, share=0.4)
     before = len(rig.sent)
     sender.send(3000)
     rig.wait_predictions()
@@ -40,6 +43,36 @@ def test_a_session_keeps_its_side_while_the_share_grows_and_its_worker_dies(rig:
     rig.wait_predictions()
     assert answered(rig, since=before).keys() == {"1"}
     rig.assert_exact()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_ten_thousand_sessions_keep_their_sides_while_workers_come_and_go(rig: Rig) -> None:
+    for version in ("1", "2"):
+        tally.publish(rig.store, version)
+    a, b, c = (rig.worker(name, session_timeout=3) for name in "abc")
+    a.start()
+    b.start()
+    rig.deploy("1")
+    tried(rig, [a, b], {"action": "canary", "version": "2", "share": 0.1}, share=0.1)
+    everyone = 10_000
+    with rig.sender(rate=1500, sessions=everyone):
+        rig.wait_progress(3000)
+        c.start().wait_ready()
+        rig.wait_progress(3000)
+        a.kill()
+        rig.wait_progress(3000)
+        assert b.terminate() == 0, b.log()
+        rig.wait_progress(3000)
+        for worker in (a, b):
+            worker.start().wait_ready()
+        c.kill()
+        rig.wait_progress(3000)
+        until(lambda: len({one.session for one in rig.sent}) == everyone, 180, what="all were there", alive=[a, b])
+    rig.assert_exact()
+    canary = answered(rig)["2"]
+    assert canary == on_canary(rig, 0.1)
+    assert 0.09 <= len(canary) / everyone <= 0.11
 
 
 def test_a_shadow_answers_beside_the_active_version_and_nobody_waits_for_it(rig: Rig) -> None:
@@ -105,16 +138,21 @@ def on_canary(rig: Rig, share: float, since: int = 0) -> set[str]:
     return {session for session in sessions if sides(tally.NAME, [session.encode()])[0] < share}
 
 
-def tried(rig: Rig, worker: Any, request: dict[str, Any], share: float) -> None:
+def tried(rig: Rig, workers: list[Worker], request: dict[str, Any], share: float) -> None:
     rig.control(request)
-    until(lambda: status(worker).get("canary", {}).get("share") == share, 20, what="the share", alive=[worker])
+    for worker in workers:
+        until(partial(has_share, worker, share), 20, what="the share", alive=workers)
 
 
-def status(worker: Any) -> dict[str, Any]:
+def has_share(worker: Worker, share: float) -> bool:
+    return bool(status(worker).get("canary", {}).get("share") == share)
+
+
+def status(worker: Worker) -> dict[str, Any]:
     return dict(worker.get("/models").json()["models"][tally.NAME])
 
 
-def figures(worker: Any) -> Counter[str]:
+def figures(worker: Worker) -> Counter[str]:
     return Counter(status(worker)["shadow"][0]["figures"])
 
 

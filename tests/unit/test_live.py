@@ -361,12 +361,11 @@ def _reachable(stage: Stage) -> set[Stage]:
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-async def test_a_thousand_swaps_stay_within_a_memory_bound(bench: Bench) -> None:
-    memory = psutil.Process()
-    for swap in range(100):
-        await bench.deploy("12"[swap % 2])
-    before = memory.memory_info().rss
+async def test_memory_after_a_thousand_swaps_is_what_it_was_after_fifty(bench: Bench) -> None:
+    before, memory = 0, psutil.Process()
     for swap in range(1000):
         await bench.deploy("12"[swap % 2])
         await bench.answer()
-    assert memory.memory_info().rss - before < 50 * 1024 * 1024
+        if swap == 50:
+            before = memory.memory_info().rss
+    assert memory.memory_info().rss < 1.05 * before
