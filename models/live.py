@@ -176,7 +176,7 @@ class LiveModels:
             (await self._runtime(name, version, course)).close()
 
     async def _candidate(self, name: str, version: str, course: Course) -> ModelFolder:
-        folder = await asyncio.to_thread(self.store.fetch, name, version)
+        folder = await asyncio.to_thread(self.store.fetch, name, version, course.downloaded)
         for check in self._checks:
             check(folder.manifest)
         course.to(Stage.VERIFYING)
@@ -353,10 +353,15 @@ def _status(model: _Model) -> dict[str, Any]:
         "revision": deployment.revision,
         "wanted": deployment.active,
         "frozen": deployment.frozen or None,
-        "loading": loading and {"version": loading.who.partition("@")[2], "stage": loading.stage.value},
+        "loading": loading and _coming(loading),
         "draining": [v.version for v in model.draining if v.course.stage is Stage.DRAINING] or None,
         "error": model.error,
     }
+    return {name: value for name, value in shown.items() if value is not None}
+
+
+def _coming(course: Course) -> dict[str, Any]:
+    shown = {"version": course.who.partition("@")[2], "stage": course.stage.value, "share": course.share}
     return {name: value for name, value in shown.items() if value is not None}
 
 

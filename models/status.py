@@ -28,12 +28,14 @@ class CanaryStatus(VersionStatus, kw_only=True, omit_defaults=True):
     share: float
 
 
-class Loading(msgspec.Struct):
+class Loading(msgspec.Struct, omit_defaults=True):
     """A version on its way in."""
 
     version: str
     stage: str
     """downloading, verifying, warming."""
+    share: float | None = None
+    """Of its files that are here, while they are downloaded from a store elsewhere."""
 
 
 class Status(msgspec.Struct, kw_only=True, omit_defaults=True):

@@ -54,6 +54,12 @@ class Course:
         self.stage = Stage.DOWNLOADING
         self.since = now_ms()
         """ms since epoch: when it reached this stage."""
+        self.share: float | None = None
+        """Of its files that are here, while they are copied."""
+
+    def downloaded(self, here: int, total: int | None) -> None:
+        """So many bytes of its files are here. Called from any thread."""
+        self.share = here / total if total else None
 
     def to(self, stage: Stage) -> None:
         """Takes one arrow. Raises TransitionError when there is none, and stays where it is."""
@@ -62,6 +68,7 @@ class Course:
             raise TransitionError(f"{self.who} is {self.stage} and can't become {stage}; it can become {allowed}")
         self.stage = stage
         self.since = now_ms()
+        self.share = None
 
 
 def now_ms() -> int:

@@ -25,7 +25,7 @@ from models.inference import InferenceThread
 from models.live import LiveModels
 from models.routing import Routing
 from models.runtime import Runtime
-from models.store import ModelStore
+from models.store import ModelStore, Progress
 from models.swap import Stage
 from models.version import LiveVersion
 from tables.deployments import judge
@@ -77,10 +77,10 @@ class Moody(ModelStore):
         super().__init__(url)
         self.away: set[str] = set()
 
-    def fetch(self, name: str, version: str) -> ModelFolder:
+    def fetch(self, name: str, version: str, progress: Progress | None = None) -> ModelFolder:
         if version in self.away:
             raise ModelError(f"{name}@{version}: connection refused")
-        return super().fetch(name, version)
+        return super().fetch(name, version, progress)
 
 
 class Followed(LiveModels):
