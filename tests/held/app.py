@@ -57,9 +57,9 @@ async def _judged(models: LiveModels, name: str, version: str) -> None:
         _whose.reset(before)
 
 
-def _downloading(store: ModelStore, name: str, version: str) -> ModelFolder:
+def _downloading(store: ModelStore, name: str, version: str, *more: Any) -> ModelFolder:
     _hold("downloading", version)
-    return _fetch(store, name, version)
+    return _fetch(store, name, version, *more)
 
 
 def _verifying(made: Runtime, folder: ModelFolder, *more: Any, **options: Any) -> None:
