@@ -49,7 +49,11 @@ NICE: Final = 10
 LONGEST_WORDS: Final = 2000
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-PROGRAM: Final = ("-m", "models.verifier")
+PROGRAM: Final = (
+    "-c",
+    "import os; os.closerange(3, os.sysconf('SC_OPEN_MAX')); from models.verifier import main; main()",
+)
+"""uvloop leaves a child what may be inherited, whatever it is asked: it goes before anything of the child's is open."""
 PR_SET_PDEATHSIG: Final = 1
 
 ERRORS: Final = {
@@ -308,7 +312,3 @@ def _wants_memory(error: BaseException) -> bool:
     return isinstance(error.__cause__ or error, MemoryError) or any(
         sign in str(error) for sign in ("bad_alloc", "Failed to allocate", "Unable to allocate")
     )
-
-
-if __name__ == "__main__":
-    main()

@@ -13,7 +13,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from tests.kafka import Broker, given_kafka, running_embedded
 
-DEFAULT_PORTS: Final = {"test_demo", "test_embedded_worker", "test_trials"}
+DEFAULT_PORTS: Final = {"test_demo", "test_embedded_worker", "test_event_time_page", "test_trials"}
 
 
 def pytest_configure() -> None:

@@ -22,7 +22,13 @@ def answers() -> list[Record]:
         sessions[one.session].add(one.f0)
         row = tally.row(sessions[one.session], one.f0)
         scores = {label: float(x * unit) for label, x, unit in zip(tally.LABELS, row, tally.SCALE, strict=False)}
-        prediction = {"id": f"observations/0/{offset}", "event_id": one.id, "version": "1", "scores": scores}
+        prediction = {
+            "id": f"observations/0/{offset}",
+            "event_id": one.id,
+            "version": "1",
+            "role": "active",
+            "scores": scores,
+        }
         records.append(Record("predictions", 0, offset, one.session.encode(), json.dumps(prediction).encode(), {}))
     return records
 

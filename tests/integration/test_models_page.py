@@ -46,7 +46,7 @@ def test_ten_lines_lead_from_an_estimator_to_answers(rig: Rig) -> None:
     paste(PYTHON[0], rig.store.parent, {})
     worker.wait_log("No model is deployed yet", 30)
     said = paste(SHELL[0], rig.store.parent, worker.environment, shell=True)
-    assert "tumour@1 is revision 1" in said
+    assert "tumour is at revision 1: 1 answers" in said
     event = re.search(r'`(\{"id".*?\}\})`', PAGE)
     assert event is not None
     rig.publisher.send(rig.topic("observations"), b"ann", event[1].encode())
