@@ -26,8 +26,8 @@ LOOKED_AT: Final = 20
 """Swaps whose memory one figure is the median of."""
 GROWTH: Final = 1.05
 RATE: Final = 40
-"""Events a second: enough to see each swap in each partition. What RocksDB has yet to write to disk grows with them: at
-300 a second by 11 MB in this time."""
+"""Events a second: enough to see each swap in each partition. Memory grows with events too, by what RocksDB has yet to
+write to disk as far as is known: at 300 a second by 11 MB in this time."""
 
 
 @pytest.mark.long
