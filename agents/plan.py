@@ -81,6 +81,8 @@ def scores_type(labels: tuple[str, ...]) -> Callable[..., dict[str, float]]:
 class Group(NamedTuple):
     """Events of a batch that one version answers."""
 
+    routing: Routing
+    """Which the version is of."""
     version: LiveVersion
     role: Role
     places: list[int] | None
@@ -140,7 +142,7 @@ class Plan:
         ts = np.array([event.ts for event in batch], np.float64)
         for i in np.flatnonzero(ts > time.time() * 1e3 + FUTURE_MS).tolist():
             errors[i] = TimeError(batch[i].ts)
-        for version, role, places in self.groups():
+        for routing, version, role, places in self.groups():
             rows = self._columns.rows(version, self._fields, features)
             if places is None:
                 rows.check(events, found, errors)
@@ -149,7 +151,7 @@ class Plan:
                 rows.check([events[i] for i in places], found[places], theirs)
                 if theirs and role == "canary":
                     refused = [places[i] for i in theirs if places[i] not in errors]
-                    version.meter.broken += self._taken_by_active(version, events, found, refused)
+                    version.meter.broken += self._taken_by_active(routing, events, found, refused)
                 errors.update({places[i]: error for i, error in theirs.items()})
         if errors:
             good = np.array([i not in errors for i in range(len(events))], np.bool_)
@@ -164,12 +166,11 @@ class Plan:
         self._features = np.concatenate([f.features for f in folded]) if folded else np.empty((0, len(features)))
         self._late = [late for f in folded for late in f.out_of_order.tolist()]
 
-    def _taken_by_active(self, canary: LiveVersion, events: list[Any], found: Floats, places: list[int]) -> int:
+    def _taken_by_active(self, routing: Routing, events: list[Any], found: Floats, places: list[int]) -> int:
         """How many of the events that a canary's manifest refuses would have had an answer without it."""
-        active = next(one.active for one in self.routings.values() if one.canary is canary)
-        assert active is not None
+        assert routing.active is not None
         errors: dict[int, RecordError] = {}
-        rows = self._columns.rows(active, self._fields, sessions.features)
+        rows = self._columns.rows(routing.active, self._fields, sessions.features)
         rows.check([events[i] for i in places], found[places], errors)
         return len(places) - len(errors)
 
@@ -193,15 +194,16 @@ class Plan:
         if len(routings) == 1:
             (routing,) = routings.values()
             if routing.active is not None and routing.canary is None:
-                return [Group(routing.active, "active", None)]
+                return [Group(routing, routing.active, "active", None)]
         places: dict[tuple[str | None, bool], list[int]] = {}
         for i, (event, on_canary) in enumerate(zip(self._batch.events, canary.tolist(), strict=True)):
             places.setdefault((event.model, on_canary), []).append(i)
         groups = []
         for (name, on_canary), where in places.items():
-            version = routings[name].canary if on_canary else routings[name].active
+            routing = routings[name]
+            version = routing.canary if on_canary else routing.active
             assert version is not None
-            groups.append(Group(version, "canary" if on_canary else "active", where))
+            groups.append(Group(routing, version, "canary" if on_canary else "active", where))
         return groups
 
     def inputs(self, version: LiveVersion, places: list[int] | None) -> dict[str, Array]:

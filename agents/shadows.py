@@ -59,6 +59,8 @@ class Shadows:
         self._encode = msgspec.json.Encoder().encode
         self._waiting: deque[_Question] = deque()
         self._runner: asyncio.Task[None] | None = None
+        self._told: set[str] = set()
+        """Versions whose failure the log has been told of: their figures count all of them."""
 
     def offer(self, plan: Plan) -> None:
         """Asks as much of a batch as there is room for. Never waits."""
@@ -96,7 +98,9 @@ class Shadows:
         except (TaskError, FencedError) as error:
             log.debug("Answers of %s were not published: %r", asked.course.who, error)
         except Exception as error:  # whatever a model raises: it is on trial, and its figures tell
-            log.warning("%s failed on %d events: %r", asked.course.who, len(question.places), error)
+            if asked.identity not in self._told:
+                self._told.add(asked.identity)
+                log.warning("%s failed on %d events: %r", asked.course.who, len(question.places), error)
         finally:
             for version in (asked, credited):
                 version.release()
@@ -144,16 +148,12 @@ class Shadows:
 
 def _questions(plan: Plan) -> Iterator[_Question]:
     parts = plan.parts()
-    answered: dict[int, list[tuple[Group, Scores]]] = {}
     for group, scores in plan.scored:
-        answered.setdefault(id(group.version), []).append((group, scores))
-    for routing in plan.routings.values():
-        if routing.canary is not None and routing.paired and routing.active is not None:
-            for group, scores in answered.get(id(routing.canary), ()):
-                yield _question(plan, parts, group, scores, routing.active, routing.canary)
-        for shadow in routing.shadows:
-            for group, scores in answered.get(id(routing.active), ()):
-                yield _question(plan, parts, group, scores, shadow, shadow)
+        routing, active = group.routing, group.routing.active
+        if group.role == "canary" and routing.paired and active is not None:
+            yield _question(plan, parts, group, scores, active, group.version)
+        for shadow in routing.shadows if group.role == "active" else ():
+            yield _question(plan, parts, group, scores, shadow, shadow)
 
 
 def _question(

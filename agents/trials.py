@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from functools import reduce
-from operator import add
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Final
 
 import msgspec
 from aiokafka.errors import KafkaError
@@ -22,7 +21,9 @@ from engine.admission import REFUSED, in_words
 from engine.engine import Engine
 from engine.feed import Feed
 from engine.publisher import Publisher, partition_of
+from models.comparison import compare
 from models.limits import Figures, Verdict, judged
+from models.status import read
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +74,7 @@ class Trials:
             return
         if self._asked.get(model) == deployment.revision:
             return
-        figures = told_of_canary(deployment, self._told.values())
+        figures = told_of_canary(deployment, self._told)
         judgement = judged(deployment.limits, figures)
         if judgement is None or (deployment.frozen and judgement.verdict is Verdict.PROMOTE):
             return
@@ -128,13 +129,17 @@ def alert_of_end(source: str, action: Action, trial: Deployment, ended: Deployme
     )
 
 
-def told_of_canary(deployment: Deployment, statuses: Any) -> Figures:
-    """What workers at this revision tell of its canary, added up."""
+def told_of_canary(deployment: Deployment, statuses: Mapping[str, ModelStatus]) -> Figures:
+    """What workers at this revision tell of its canary, added up. What is no worker's own form is left out: others may
+    write to the topic.
+
+    statuses: by worker.
+    """
     assert deployment.canary is not None
-    found = []
-    for status in statuses:
-        model = status.models.get(deployment.model, {})
-        canary = model.get("canary") or {}
-        if model.get("revision") == deployment.revision and canary.get("version") == deployment.canary.version:
-            found.append(msgspec.convert(canary["figures"], Figures))
-    return reduce(add, found, Figures())
+    told = {
+        worker: found
+        for worker, status in statuses.items()
+        if (found := read(status.models.get(deployment.model))) is not None and found.revision == deployment.revision
+    }
+    side = compare(told).canary(deployment.canary.version) if told else None
+    return side.figures if side is not None else Figures()

@@ -25,15 +25,14 @@ class Runtime:
         folder: ModelFolder,
         device: Device,
         thread: InferenceThread,
-        threads: int = 1,
         aside: InferenceThread | None = None,
         warming: Callable[[], None] = lambda: None,
     ) -> None:
         """Loads and verifies, which takes its time: call it off the event loop, as `load` does.
 
-        aside: the thread of calls that must be in nobody's way. warming: told before the first run. threads: of one
-        run inside ONNX Runtime; more than 1 pays for large models alone. Raises ManifestError when the graph can't be
-        loaded or contradicts the manifest, ProviderMissingError, GoldenMismatchError.
+        aside: the thread of calls that must be in nobody's way. warming: told before the first run. Raises
+        ManifestError when the graph can't be loaded or contradicts the manifest, ProviderMissingError,
+        GoldenMismatchError.
         """
         self.manifest = folder.manifest
         self.identity = folder.sha256
@@ -41,7 +40,7 @@ class Runtime:
         self._aside = aside or thread
         self._outputs = output_names(folder.manifest)
         options = ort.runtime.SessionOptions()
-        options.intra_op_num_threads = threads
+        options.intra_op_num_threads = 1  # more pays for large models alone
         options.inter_op_num_threads = 1
         options.log_severity_level = ort.QUIET
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
@@ -62,12 +61,11 @@ class Runtime:
         folder: ModelFolder,
         device: Device,
         thread: InferenceThread,
-        threads: int = 1,
         aside: InferenceThread | None = None,
         warming: Callable[[], None] = lambda: None,
     ) -> Self:
         """Loads and verifies in a thread of its own. Raises what the constructor does."""
-        return await asyncio.to_thread(cls, folder, device, thread, threads, aside, warming)
+        return await asyncio.to_thread(cls, folder, device, thread, aside, warming)
 
     def compute(self, inputs: Arrays) -> dict[str, Array]:
         """Runs the session where it is called. Raises what ONNX Runtime raises, UsageError after close."""

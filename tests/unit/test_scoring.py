@@ -162,3 +162,15 @@ async def test_what_a_canary_refuses_and_the_active_version_would_have_answered_
     assert [event for _, event, _, _ in (await scored(worker, one))[0]] == ["e0.1"]
     assert [offset for offset, _ in one.dropped] == [11, 12]
     assert (canary.figures.answers, canary.figures.failures) == (1, 1)
+
+
+async def test_an_event_is_compared_once_whether_or_not_it_names_its_model(worker: Worker) -> None:
+    canary = version("a", "2")
+    worker.routings["a"] = Routing("a", worker.versions["a"], canary, 1.0, paired=True)
+    scorer = Scorer(cast(Any, worker))
+    await scorer.score(Batch([worker.slice(0, 10, [(0.1, "a"), (0.2, None), (0.9, "a")])]))
+    compared = scorer._shadows._runner
+    assert compared is not None
+    await compared
+    assert (canary.figures.answers, canary.figures.compared, canary.figures.agreed) == (3, 3, 3)
+    assert canary.in_flight == 0
