@@ -59,7 +59,6 @@ def test_ten_lines_lead_from_an_estimator_to_answers(rig: Rig) -> None:
 
 @pytest.mark.long
 def test_files_folders_pickles_and_web_servers_do_what_the_page_says(rig: Rig) -> None:
-    pytest.importorskip("lightgbm", reason="needs lightgbm")
     here = rig.store.parent
     settings = rig.worker("a").start().environment | {"HOMUNCULUS_MODEL_STORE": "store"}
     paste("\n".join(PYTHON), here, {})

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import boto3
 import pytest
+from moto import server
 
 from core.errors import ManifestError, ModelNotFoundError, StoreAwayError, TamperedError
 from models import download, store
 from models.store import ModelStore
 from tests.unit.graphs import folder, linear
-
-pytest.importorskip("s3fs", reason="needs s3fs")
-boto3 = pytest.importorskip("boto3", reason="needs boto3")
-server = pytest.importorskip("moto.server", reason="needs moto and flask")
 
 
 @pytest.fixture(scope="module")
