@@ -8,7 +8,6 @@ not decoded yet: records that are read out of it one after the other never live 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import chain
 from typing import Any, Final
 
 from aiokafka.consumer.fetcher import PartitionRecords
@@ -37,11 +36,6 @@ def install() -> None:
     """Teaches aiokafka the mark. Other consumers of the process are as before."""
     PartitionRecords._unpack_records = _unpack
     PartitionRecords.__iter__ = lambda fetched: fetched._records_iterator
-
-
-def flatten(chunks: list[list[Record]]) -> list[Record]:
-    """The records of chunks."""
-    return chunks[0] if len(chunks) == 1 else list(chain.from_iterable(chunks))
 
 
 def _unpack(fetched: Any) -> Iterator[Any]:

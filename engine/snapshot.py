@@ -51,7 +51,6 @@ class Changelogs:
         self._stable = stable
         self._raw = raw
         self._tell = tell
-        self._count = 0
 
     def of(self, partition: int) -> PartitionChangelogs:
         """Those of a partition; those of the one before are of no more use."""
