@@ -26,7 +26,7 @@ def test_a_broker_that_goes_away_and_comes_back_loses_nothing(own_kafka: OwnKafk
             until(lambda: time.monotonic() >= back, away_s + 1, what="the broker was away", alive=[worker])
             own_kafka.start()
             rig.wait_progress(2000, within_s=90)
+        worker.wait_log("Every broker answers again")  # while it lives: it looks every two seconds
         rig.assert_exact(within_s=90)
-        worker.wait_log("Every broker answers again")
         said = [line for line in worker.log(None).splitlines() if " WARNING  A broker " in line or " ERROR " in line]
         assert 1 <= len(said) <= 4, said
