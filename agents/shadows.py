@@ -26,8 +26,8 @@ from models.version import LiveVersion
 
 log = logging.getLogger(__name__)
 
-WAITING: Final = 8
-"""Questions that wait. With more of them under way, the next are dropped: each holds a batch in memory."""
+WAITING: Final = 16_000
+"""Events that may wait to be asked about; beyond them the next are dropped: each is held in memory."""
 CLOSE: Final = 0.01
 """How far the values of two regressors may be apart, as a share of the active one's, or as it is below 1."""
 
@@ -58,6 +58,8 @@ class Shadows:
         self._topic = engine.topic_name(PREDICTIONS)
         self._encode = msgspec.json.Encoder().encode
         self._waiting: deque[_Question] = deque()
+        self._events = 0
+        """In all that waits."""
         self._runner: asyncio.Task[None] | None = None
         self._told: set[str] = set()
         """Versions whose failure the log has been told of: their figures count all of them."""
@@ -65,9 +67,10 @@ class Shadows:
     def offer(self, plan: Plan) -> None:
         """Asks as much of a batch as there is room for. Never waits."""
         for question in _questions(plan):
-            if len(self._waiting) >= WAITING:
+            if self._events + len(question.places) > WAITING:
                 question.credited.compared.dropped += len(question.places)
                 continue
+            self._events += len(question.places)
             for version in (question.asked, question.credited):
                 version.hold()
             self._waiting.append(question)
@@ -77,7 +80,9 @@ class Shadows:
     async def _run(self) -> None:
         try:
             while self._waiting:
-                await self._ask(self._waiting.popleft())
+                question = self._waiting.popleft()
+                self._events -= len(question.places)
+                await self._ask(question)
         finally:
             self._runner = None
 

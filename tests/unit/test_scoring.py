@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from agents import shadows
 from agents.scoring import Scorer
 from core.events import Observation, Prediction
 from core.settings import Settings
@@ -174,3 +175,23 @@ async def test_an_event_is_compared_once_whether_or_not_it_names_its_model(worke
     await compared
     assert (canary.figures.answers, canary.figures.compared, canary.figures.agreed) == (3, 3, 3)
     assert canary.in_flight == 0
+
+
+async def test_what_there_is_no_room_to_compare_is_counted_and_nobody_waits(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shadows, "WAITING", 3)
+    canary = version("a", "2")
+    worker.routings["a"] = Routing("a", worker.versions["a"], canary, 1.0, paired=True)
+    scorer = Scorer(cast(Any, worker))
+    for offset in (10, 20):
+        await scorer.score(Batch([worker.slice(0, offset, [(0.1, "a"), (0.2, "a")])]))
+    compared = scorer._shadows._runner
+    assert compared is not None
+    await compared
+    assert (canary.figures.answers, canary.figures.compared, canary.figures.dropped) == (4, 2, 2)
+    await scorer.score(Batch([worker.slice(0, 30, [(0.3, "a"), (0.4, "a")])]))
+    again = scorer._shadows._runner
+    assert again is not None
+    await again
+    assert canary.figures.compared == 4
