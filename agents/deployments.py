@@ -11,7 +11,9 @@ from typing import Any, Final, Literal
 from aiokafka.errors import KafkaError
 from pydantic import TypeAdapter
 
+from agents.commands import DETECTORS, pass_on
 from agents.erasures import erase
+from agents.responses import done
 from agents.trials import Trials, alert_of_end
 from core.errors import DecodeError, ModelError, RequestRefusedError
 from core.events import Action, Alert, Deployment, ModelName, ModelStatus
@@ -62,12 +64,15 @@ async def _decide(s: Slice[Action], action: Action, store: ModelStore) -> None:
         raise DecodeError("a control request is keyed by its model's name; this one's key is none") from None
     models = s.task.engine.models
     try:
+        now = deployments.get(model)
+        if action.action in DETECTORS:
+            pass_on(s, model, action, now.active if now is not None else None)
+            return
         again = action.action == "republish"  # which needs no store
         versions = [] if again else await asyncio.to_thread(store.versions, model)
-        now = deployments.get(model)
         accepted = judge(model, action, now, versions, record.timestamp)
-        known = {*now.versions, now.previous} if now is not None else set()
-        for version in accepted.versions:
+        known = {*now.versions, now.previous, now.fallback} if now is not None else set()
+        for version in (*accepted.versions, *filter(None, [accepted.fallback])):
             if version not in known:
                 # Before it is accepted: what can't go live must not displace what workers start with. What has been
                 # live before isn't tried again: a way back has to be quick.
@@ -80,6 +85,8 @@ async def _decide(s: Slice[Action], action: Action, store: ModelStore) -> None:
     models.refused.pop(model, None)
     deployments[model] = accepted
     s.send(DEPLOYMENTS, model, accepted)
+    if action.action == "respond" and now is not None:
+        done(s, model, action, now, accepted)
     if action.figures is not None and now is not None and now.canary is not None and accepted.canary is None:
         models.ended[model, action.action] += 1
         s.send(ALERTS, model, alert_of_end(str(source), action, now, accepted))

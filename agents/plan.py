@@ -119,6 +119,8 @@ class Plan:
         self.scored: list[tuple[Group, Scores]] = []
         self.events: list[Observation] = []
         """Those that are still good once they are folded, in the order of the columns."""
+        self.ts: Floats = np.empty(0)
+        """(events,): their times, ms since epoch."""
 
     def _sides(self) -> NDArray[np.bool_]:
         """(events,): whether the canary of its model answers an event."""
@@ -157,7 +159,7 @@ class Plan:
             good = np.array([i not in errors for i in range(len(events))], np.bool_)
             drop_places(self._batch, errors)
             found, ts, self._canary = found[good], ts[good], self._canary[good]
-        self._found, self.events, at = found, self._batch.events, 0
+        self._found, self.ts, self.events, at = found, ts, self._batch.events, 0
         slices = [s for s in self._batch.slices if s.events]
         for s in slices:
             self.slices.append((s, at))

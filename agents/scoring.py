@@ -8,6 +8,7 @@ from itertools import compress, repeat
 import msgspec
 
 from agents.plan import Columns, Plan, drop_places
+from agents.scores import Told
 from agents.shadows import Shadows
 from core.errors import NoModelError, RecordError, UnknownModelError
 from core.events import Observation, Prediction
@@ -41,6 +42,7 @@ class Scorer:
         self._dead_letter = engine.settings.without_model == "dead-letter"
         self._columns = Columns()
         self._shadows = Shadows(engine)
+        self._told = Told(engine.settings.partitions)
         self._encode = msgspec.json.Encoder().encode
 
     async def score(self, batch: Batch[Observation]) -> None:
@@ -55,6 +57,7 @@ class Scorer:
             batch.lap("model")
             if any(routing.compares for routing in routings.values()):
                 self._shadows.offer(plan)
+            self._told.tell(plan)
             for s, at in plan.slices:
                 self._stage(plan, s, at)
             batch.lap("encode")

@@ -13,6 +13,7 @@ HomunculusError
 │   ├── TimeError        its time can't be: more than a day ahead of the clock
 │   ├── KeyMismatchError the record's key isn't the session that its value names
 │   ├── UnknownModelError    the record asks for a model that no deployment knows
+│   ├── UnknownVersionError  scores are of a version that neither a worker nor the store has
 │   ├── NoModelError     no model is live yet, and the wait for one is over
 │   ├── ScoreError       the model gave no usable score for it
 │   └── OutputTooLargeError  what the record led to is larger than a record may be
@@ -121,6 +122,13 @@ class UnknownModelError(RecordError):
             else f"model {_shown(model)} is not deployed"
         )
         super().__init__(f"{what}; deployed are {', '.join(known) or 'none'}")
+
+
+class UnknownVersionError(RecordError):
+    """Scores name a version that can't be found."""
+
+    def __init__(self, version: str, why: str) -> None:
+        super().__init__(f"nothing is known of {version}, so its scores can't be judged: {why}")
 
 
 class NoModelError(RecordError):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 Feature = float | str | bool | None
 """What a raw feature may be; JSON integers become floats."""
@@ -86,6 +86,25 @@ Version = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0
 ModelName = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 
 
+RESPONSES: Final = ("freeze", "fallback", "retrain")
+"""freeze: no promotions; fallback: the fallback version takes over; retrain: a record on `retrain` asks for it."""
+
+
+def _responses(text: str) -> str:
+    """The one spelling. Raises ValueError for what is no response."""
+    wanted = [word.strip() for word in text.split(",") if word.strip()]
+    if wanted == ["none"]:
+        return ""
+    if unknown := [word for word in wanted if word not in RESPONSES]:
+        raise ValueError(
+            f"response {unknown[0]!r} is none: there is {', '.join(RESPONSES)}, several with commas; or none"
+        )
+    return ", ".join(word for word in RESPONSES if word in wanted)
+
+
+Response = Annotated[str, Field(max_length=200), AfterValidator(_responses)]
+
+
 class Action(BaseModel):
     """A request on `control`: {"active": "2"}, or the long form. Keyed by the model's name.
 
@@ -95,9 +114,23 @@ class Action(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     action: Literal[
-        "deploy", "promote", "canary", "shadow", "rollback", "freeze", "unfreeze", "unload", "republish", "erase"
+        "deploy",
+        "promote",
+        "canary",
+        "shadow",
+        "rollback",
+        "freeze",
+        "unfreeze",
+        "unload",
+        "republish",
+        "erase",
+        "respond",
+        "reset",
+        "acknowledge",
+        "resolve",
     ] = "deploy"
-    """republish: what is deployed is written to `deployments` once more, as it is."""
+    """republish: what is deployed is written to `deployments` once more, as it is. respond: does what the deployment
+    declares for a drift. reset: a version's detectors begin anew. acknowledge, resolve: of a condition of a version."""
     id: str | None = Field(default=None, max_length=200)
     active: Version | None = None
     """Short form of deploying that version."""
@@ -106,7 +139,18 @@ class Action(BaseModel):
     limits: dict[str, float] | None = None
     """Of a canary: what promotes it or rolls it back by itself (models/limits.py)."""
     fallback: Version | None = None
-    response: str | None = Field(default=None, max_length=200)
+    response: Response | None = None
+    """What is done by itself when the active version drifts: `freeze, fallback, retrain`, or `none`."""
+    preset: Literal["default", "classic"] | None = None
+    """What counts as a drift: classic takes the plain rule, which is quicker and errs more often."""
+    low_alerts: float | None = Field(default=None, ge=0, le=6000)
+    """Answers with low confidence that are told singly, a minute at most; 0: none."""
+    alert: str | None = Field(default=None, max_length=2000)
+    """Of respond, acknowledge and resolve: the id of the alert that it is about."""
+    began: int | None = Field(default=None, ge=0)
+    """Of respond: event time, ms since epoch, from which on the stream is another one."""
+    until: int | None = Field(default=None, ge=0)
+    """Of respond: event time of the answer that decided."""
     based_on: int | None = Field(default=None, ge=0)
     reason: str | None = Field(default=None, max_length=2000)
     author: str | None = Field(default=None, max_length=200)
@@ -154,7 +198,9 @@ class Deployment(BaseModel):
     fallback: Version | None = None
     frozen: bool = False
     limits: dict[str, float] = {}
-    response: str | None = None
+    response: Response | None = None
+    preset: Literal["default", "classic"] = "default"
+    low_alerts: float = 0
     since: int
     """ms since epoch: the time of the request that led here."""
     author: str | None = None
@@ -165,6 +211,26 @@ class Deployment(BaseModel):
         """Those that must be loaded, the active one first."""
         named = (self.active, self.canary.version if self.canary else None, *self.shadow)
         return tuple(version for version in named if version is not None)
+
+
+class Retrain(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A request for training, on `retrain`."""
+
+    id: str
+    """SOURCE/retrain/MODEL, of the request that led to it."""
+    model: str
+    version: str
+    """The version that drifted."""
+    began: int | None
+    """Event time, ms since epoch, from which on the stream is another one."""
+    until: int
+    """Event time of the answer that decided."""
+    sources: list[str]
+    """Topics with what to learn from."""
+    alert: str | None = None
+    """Id of the alert that told of it."""
+    reason: str | None = None
+    ts: int
 
 
 class ModelStatus(BaseModel):

@@ -8,7 +8,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any, Final, Generic, TypeVar
 
-from core.events import Action, Alert, Deployment, ModelStatus, Observation, Prediction
+from core.events import Action, Alert, Deployment, ModelStatus, Observation, Prediction, Retrain
 
 E = TypeVar("E")
 
@@ -98,6 +98,11 @@ LATE: Final = TopicSpec(
         "late-ms": "how far the event's time was before the watermark",
     },
 )
+SCORES: Final = TopicSpec(
+    "scores", "model version", bytes, Direction.INTERNAL, retention=timedelta(days=2), headers=MADE
+)
+"""What each version answers, and what came of it, in columns: detectors read it (models/drift/answers.py)."""
+RETRAIN: Final = TopicSpec("retrain", "model", Retrain, Direction.OUT, retention=timedelta(days=30), headers=MADE)
 MODEL_STATUS: Final = TopicSpec("model-status", "worker", ModelStatus, Direction.OUT, Cleanup.COMPACT)
 
 ALL: Final[tuple[TopicSpec[Any], ...]] = (
@@ -109,6 +114,8 @@ ALL: Final[tuple[TopicSpec[Any], ...]] = (
     DEAD_LETTERS,
     LATE,
     MODEL_STATUS,
+    SCORES,
+    RETRAIN,
 )
 """What the worker creates and checks when it starts. Topics of later agents join here with the agent."""
 

@@ -53,6 +53,8 @@ class _Judge:
             )
         if action.limits and (why := unknown(action.limits)) is not None:
             raise RequestRefusedError(why)
+        if action.fallback is not None:
+            self._want(action.fallback)
         match action.action:
             case "deploy" | "promote":
                 return self._promoted()
@@ -66,6 +68,8 @@ class _Judge:
                 return self._frozen(action.action == "freeze")
             case "unload":
                 return self._unloaded()
+            case "respond":
+                return self._responded()
             case "republish":
                 return self._unchanged()
             case other:
@@ -155,6 +159,25 @@ class _Judge:
             return self._next(canary=None)
         return self._next(shadow=tuple(one for one in now.shadow if one != version))
 
+    def _responded(self) -> Deployment:
+        """What the deployment declares for a drift, as far as it can be done: a fallback that has gone must not keep
+        the model from being frozen."""
+        now, wanted = self._deployed(), self._action.response or ""
+        if self._action.based_on is None or self._action.version is None:
+            raise RequestRefusedError("a response names the version that drifts, and the revision that it is based on")
+        if self._action.version != now.active:
+            raise RequestRefusedError(
+                f"{self._model}@{self._action.version} no longer is the active version: nothing is done about its drift"
+            )
+        changes: dict[str, Any] = {}
+        if "freeze" in wanted:
+            changes["frozen"] = True
+        if "fallback" in wanted and now.fallback in self._versions and now.fallback != now.active:
+            canary = None if _of_canary(now) == now.fallback else now.canary
+            shadow = tuple(one for one in now.shadow if one != now.fallback)
+            changes |= {"active": now.fallback, "previous": now.active, "canary": canary, "shadow": shadow}
+        return self._next(**changes, response=now.response)
+
     def _unchanged(self) -> Deployment:
         if self._now is None:
             raise RequestRefusedError(f"nothing of {self._model} was ever deployed: there is nothing to repeat")
@@ -188,12 +211,19 @@ class _Judge:
         now, action = self._now, self._action
         state = now or Deployment(model=self._model, revision=1, active=None, since=self._ts)
         limits = state.limits if action.limits is None else action.limits
+        response = state.response if action.response is None else action.response
+        if response and "fallback" in response and (action.fallback or state.fallback) is None:
+            raise RequestRefusedError(
+                f"the response to a drift of {self._model} is {response}: name its fallback version too, as `fallback`"
+            )
         return state.model_copy(
             update={
                 "revision": state.revision + 1 if now else 1,
                 "fallback": action.fallback or state.fallback,
                 "limits": limits,
-                "response": action.response or state.response,
+                "response": response,
+                "preset": action.preset or state.preset,
+                "low_alerts": state.low_alerts if action.low_alerts is None else action.low_alerts,
                 "since": self._ts,
                 "author": action.author,
                 "reason": action.reason,

@@ -17,7 +17,9 @@ from agents.scoring import Scorer
 from core.events import Observation, Prediction
 from core.settings import Settings
 from engine.batch import Batch, Slice
+from engine.publisher import partition_of
 from engine.store import PartitionStore, RocksMemory
+from models.drift.answers import Answers, Scored
 from models.engine import Arrays
 from models.manifest import Manifest
 from models.routing import Routing
@@ -62,7 +64,7 @@ class Worker:
     def __init__(self, folder: Path, *models: str) -> None:
         self.versions = {name: version(name) for name in models}
         self.settings = Settings()
-        self.outputs = {"predictions"}
+        self.outputs = {"predictions", "scores"}
         self.models = self
         self.routings: dict[str, Routing] = {}
         self.committer, self.meters = None, SimpleNamespace(sent=lambda outputs: None)
@@ -99,7 +101,7 @@ async def scored(worker: Worker, *slices: Slice[Observation]) -> list[list[tuple
     await Scorer(cast(Any, worker)).score(Batch(list(slices)))
     found = []
     for s in slices:
-        [staged] = s.outputs
+        [staged] = [one for one in s.outputs if one.topic == "predictions"]
         predictions = [msgspec.json.decode(cast(bytes, value), type=Prediction) for value in staged.values]
         assert [dict(h)["source"] for h in staged.headers] == [p.id.encode() for p in predictions]
         found.append([(p.id, p.event_id, p.model, round(p.scores["yes"], 3)) for p in predictions])
@@ -130,6 +132,28 @@ async def test_an_event_without_a_usable_score_is_a_dead_letter_and_shifts_nobod
     assert [(id_, score) for id_, _, _, score in second] == [("observations/0/14", 0.5)]
     letters = [(offset, dict(letter.headers[0])["error"]) for s in (one, two) for offset, letter in s.dropped]
     assert letters == [(11, b"ScoreError"), (13, b"ScoreError")]
+
+
+async def test_detectors_are_told_what_the_predictions_say(worker: Worker) -> None:
+    one = worker.slice(0, 10, [(0.1, "b"), (7.0, None), (0.3, None), (0.8, "b")])
+    two = worker.slice(1, 20, [(0.4, "a")])
+    await Scorer(cast(Any, worker)).score(Batch([one, two]))
+    told = {}
+    for s in (one, two):
+        for staged in s.outputs:
+            if staged.topic == "scores":
+                [key], [value] = staged.keys, staged.values
+                answers = Answers.of(msgspec.msgpack.decode(cast(bytes, value), type=Scored), 0)
+                told[key, s.partition] = [
+                    (answers.source(i), int(answers.best[i]), round(float(answers.score[i]), 3), int(answers.ts[i]))
+                    for i in range(len(answers))
+                ]
+                assert staged.partition == partition_of(cast(bytes, key), 8)
+    assert told == {
+        (b"b@1", 0): [("observations/0/10", 0, 0.9, 1000), ("observations/0/13", 1, 0.8, 1000)],
+        (b"a@1", 0): [("observations/0/12", 0, 0.7, 1000)],
+        (b"a@1", 1): [("observations/1/20", 0, 0.6, 1000)],
+    }
 
 
 async def test_slices_of_one_partition_are_folded_in_their_order(worker: Worker) -> None:
