@@ -16,11 +16,14 @@ from core.events import Alert, Deployment
 from core.topics import ALERTS, CONTROL, SCORES
 from engine.agent import Stream, agent
 from engine.batch import Slice, working_on
+from engine.codec import codec_of
 from engine.dead_letters import dead_letter
 from engine.engine import Engine
+from engine.publisher import partition_of
 from engine.rights import WRITE, may
+from engine.tracing import output_headers
 from models.drift.answers import Answers, Scored
-from models.drift.command import Command
+from models.drift.command import Command, obey
 from models.drift.condition import Change
 from models.drift.monitor import Monitor
 from models.drift.ordering import Ordering
@@ -31,8 +34,16 @@ from tables.drift import Reference, Watch, packed, references, watches
 
 log = logging.getLogger(__name__)
 
+COLUMNS: Final = 0
 KEPT: Final = 200
 """Versions whose detectors stay in memory; others are read from the table when they are needed."""
+DONE: Final = {"reset": "reset", "acknowledge": "acknowledged", "resolve": "resolved"}
+SAID: Final = {
+    "reset": "has reset the detectors of",
+    "acknowledge": "knows what is wrong with",
+    "resolve": "says that it is over with",
+}
+_encode = codec_of(Alert).encode
 _decode = msgspec.msgpack.Decoder(Scored | Outcomes | Command).decode
 
 
@@ -82,9 +93,11 @@ class Owner:
         for i, record in told:
             try:
                 for change in detectors.see(record, s.records[i].timestamp):
-                    await self._tell(s, i, model, version, change, deployment, detectors)
+                    await self._tell(s, i, model, version, change, deployment)
                 for alert in detectors.singles_told(key, deployment):
                     s.send(ALERTS, key, alert, i)
+                if isinstance(record, Command):
+                    self._answer(s, i, model, key, record)
             except RecordError as error:
                 self._drop(s, i, error)
         detectors.keep(key)
@@ -98,10 +111,9 @@ class Owner:
         version: str,
         change: Change,
         deployment: Deployment | None,
-        detectors: Detectors,
     ) -> None:
         alert = alert_of(change)
-        action = asked(change, version, deployment, alert.id, detectors.began)
+        action = asked(change, version, deployment, alert.id)
         if action is not None and await may(self._engine.connection, WRITE, self._engine.topic_name(CONTROL)):
             alert.evidence["response"] = {"asked": action.response or action.action, "based_on": action.based_on}
             ask(s, model, action, at)
@@ -109,6 +121,24 @@ class Owner:
             log.error("Nothing is done about the drift of %s@%s: the broker lets nobody ask here", model, version)
             alert.evidence["response"] = {"refused": f"no WRITE on {self._engine.topic_name(CONTROL)}"}
         s.send(ALERTS, change.subject, alert, at)
+
+    def _answer(self, s: Slice[bytes], at: int, model: str, key: str, command: Command) -> None:
+        """Tells who asked that it is done, where and as what the answer to the request is looked for."""
+        done = f"drift_{DONE[command.does]}"
+        alert = Alert(
+            id=f"{command.source}/{done}/{key}/resolved",
+            kind=done,
+            severity="info",
+            state="resolved",
+            subject=key,
+            ts=command.ts,
+            title=f"{command.by} {SAID[command.does]} {key}",
+            evidence={"request": command.source, "by": command.by, "kind": command.kind},
+        )
+        [headers] = output_headers(s.topic, s.partition, s.records[at : at + 1], s.parents)
+        headers = [("source", command.source.encode()), *(one for one in headers if one[0] != "source")]
+        partition = partition_of(model.encode(), self._partitions)
+        s.emit(ALERTS, [key.encode()], [_encode(alert)], [headers], partition)
 
     async def _of(self, s: Slice[bytes], key: str) -> Detectors:
         """A version's detectors, as the table has them. Raises UnknownVersionError for what no store has."""
@@ -154,29 +184,24 @@ class Detectors:
         self.raw: bytes | None = None
         """As the table holds what they have seen."""
         self._spec = spec
-        self._ordering = Ordering(partitions, spec.columns, watch.ordering if watch else None)
+        self._ordering = Ordering(partitions, COLUMNS, watch.ordering if watch else None)
         self._monitor = Monitor(spec, watch.monitor if watch else None, reference.frozen if reference else None)
         self._singles = watch.singles if watch else Singles()
         self._written = reference.frozen if reference else None
         self._seen: Answers | None = None
         self._now = 0
 
-    @property
-    def began(self) -> int | None:
-        """Event time, ms since epoch, since which the stream has looked different, as far as they can tell."""
-        return self._monitor.began
-
     def see(self, record: Scored | Outcomes | Command, now: int) -> Iterator[Change]:
         """What a person should hear of it. now: when the record was written, ms since epoch. Raises DecodeError."""
         self._seen, self._now = None, now
         if isinstance(record, Scored):
-            self._seen = self._ordering.merge(Answers.of(record, self._spec.columns), now)
+            self._seen = self._ordering.merge(Answers.of(record, COLUMNS), now)
             if self._seen is not None:
                 yield from self._monitor.fold(self._seen)
         elif isinstance(record, Outcomes):
             yield from self._monitor.judge(record)
         else:
-            yield from self._monitor.obey(record)
+            yield from obey(self._monitor, record)
 
     def singles_told(self, key: str, deployment: Deployment | None) -> Iterator[Alert]:
         """One alert for each answer with low confidence, as many as the deployment asks for."""

@@ -73,4 +73,4 @@ watches = Watches()
 def page(key: str, reference: bytes, watch: bytes) -> dict[str, Any]:
     """What people see of a version's detectors. reference, watch: as the tables hold them."""
     held, seen = _reference(references.decode(reference)), _watch(watches.decode(watch))
-    return {"version": key, **Monitor(held.spec, seen.monitor, held.frozen).page()}
+    return {"subject": key, **Monitor(held.spec, seen.monitor, held.frozen).page()}

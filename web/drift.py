@@ -18,7 +18,7 @@ from web.operations import Operation, operation
 from web.owners import Owners
 from web.parameters import parameters
 
-SHORT: Final = ("version", "answers", "since", "reference", "conditions", "trouble")
+SHORT: Final = ("subject", "model", "version", "preset", "answers", "unusable", "ts", "open")
 """What of a page the list shows."""
 _VERSION: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}@[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -66,7 +66,7 @@ class Drift:
                 seen.trouble[str(url)] = str(error)
             except msgspec.MsgspecError:
                 seen.trouble[str(url)] = "answers in a form that this release doesn't know"
-        seen.versions.sort(key=lambda found: str(found.get("version")))
+        seen.versions.sort(key=lambda found: str(found.get("subject")))
         return answers.json(seen)
 
     @operation(Operation(gives=Seen))
