@@ -48,6 +48,8 @@ class Condition(msgspec.Struct):
     """Event time at which it opened."""
     reminders: int = 0
     """Since it was opened or got worse."""
+    by: str = ""
+    """Who knows of it: nobody is reminded."""
 
     def see(self, level: int, ts: int, calm: int) -> tuple[State, bool] | None:
         """A look at it, at event time ts: what a person is to be told, and whether that is a reminder; None: nothing.
@@ -60,16 +62,20 @@ class Condition(msgspec.Struct):
             self.calm += 1
             if self.calm < calm:
                 return None
-            self.level, self.calm, self.told, self.since, self.reminders = 0, 0, ts, 0, 0
+            self.end(ts)
             return "resolved", False
         self.calm = 0
         if level > self.level:
             state: State = "worsened" if self.level else "opened"
             if not self.level:
                 self.since = ts
-            self.level, self.told, self.reminders = level, ts, 0
+            self.level, self.told, self.reminders, self.by = level, ts, 0, ""
             return state, False
-        if ts - self.told < REMIND_MS << min(self.reminders, REMIND_MOST):
+        if self.by or ts - self.told < REMIND_MS << min(self.reminders, REMIND_MOST):
             return None
         self.told, self.reminders = ts, self.reminders + 1
         return ("opened" if self.level == 1 else "worsened"), True
+
+    def end(self, ts: int) -> None:
+        """It is over, at event time ts."""
+        self.level, self.calm, self.told, self.since, self.reminders, self.by = 0, 0, ts, 0, 0, ""

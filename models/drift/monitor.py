@@ -117,13 +117,6 @@ class Monitor:
         """What came of earlier answers."""
         return []
 
-    @property
-    def began(self) -> int | None:
-        return None
-
-    def obey(self, command: object) -> list[Change]:
-        return []
-
     def reset(self) -> list[Change]:
         """Begins anew with the next answer, since a person said so: its first 2,000 are the new reference. Returns
         the end of each condition that was open."""
@@ -157,6 +150,7 @@ class Monitor:
             "ts": state.ts,
             "open": [
                 {"kind": kind, "level": condition.level, "since": condition.since, "told": condition.told}
+                | ({"by": condition.by} if condition.by else {})
                 for kind, condition in state.conditions().items()
                 if condition.level
             ],
