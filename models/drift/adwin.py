@@ -166,8 +166,8 @@ class _Past:
         sums -= older * mean[:, None]
         np.abs(sums, out=sums)
         sums -= 0.6666 * bound
-        found: NDArray[np.bool_] = ((sums > 0) & (share > 0) & (sums * sums > share * scale[:, None])).any(axis=1)
-        return found
+        found = (sums > 0) & (share > 0) & (sums * sums > share * scale[:, None])
+        return np.asarray(found.any(axis=1))
 
     def _cut(self, n: int) -> Cut | None:
         """The cut that stands out most at one look."""

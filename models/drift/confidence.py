@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 import msgspec
@@ -13,7 +14,7 @@ from models.drift.adwin import Adwin, Cut
 from models.drift.batch import Batch
 from models.drift.condition import Change, Condition
 from models.drift.kolmogorov import chance, distance
-from models.drift.reference import BINS, FEWEST, RECORDS, WINDOW, ConfidenceReference, histogram
+from models.drift.reference import BINS, FEWEST, RECORDS, WINDOW, ConfidenceReference, Origin, histogram
 from models.drift.spec import Spec
 from models.drift.window import Window
 
@@ -65,10 +66,10 @@ class ConfidenceState(msgspec.Struct, kw_only=True):
 
     sample: bytes = b""
     """float32: the answers that become the reference."""
-    sample_ts: int = 0
-    """Event time of the first of them."""
-    unsettled: bool = False
-    """Confidence fell too early for a reference: windows aren't compared until a person resets."""
+    begun: int = 0
+    """Number of the first of them."""
+    begun_ts: int = 0
+    """Event time of it."""
     window: Window = msgspec.field(default_factory=Window)
     adwin: Adwin = msgspec.field(default_factory=Adwin)
     fall: Fall | None = None
@@ -96,7 +97,7 @@ class ConfidenceDrift:
         """The next answers."""
         told: list[Told] = []
         falls = [cut for cut in self.state.adwin.fold(batch.sums, batch.squares) if cut.after < cut.before]
-        at = self._collect(batch, falls) if self.reference is None and not self.state.unsettled else 0
+        at = self._collect(batch, falls) if self.reference is None else 0
         if self.reference is not None:
             while at + WINDOW - len(self.state.window) <= len(batch):
                 end = at + WINDOW - len(self.state.window)
@@ -111,38 +112,43 @@ class ConfidenceDrift:
         return told
 
     def _collect(self, batch: Batch, falls: list[Cut]) -> int:
-        """Takes answers into the reference until it is complete or confidence falls. Returns how many it took."""
-        state, n = self.state, len(batch)
-        have = len(state.sample) // 4
-        if not have:
-            state.sample_ts = int(batch.answers.ts[0])
-        end = min(RECORDS - have, n)
-        state.sample += batch.confidence[:end].astype("<f4", copy=False).tobytes()
-        values = np.frombuffer(state.sample, "<f4")
-        while falls and falls[0].at <= end:
-            cut = falls[0]
-            before = values[: have + cut.at - cut.since]
-            if _tells(cut, float(before.std(dtype=np.float64)), dependence.of_values(before)):
-                values, end = before, cut.at
-                break
-            self._note(batch, falls.pop(0))
-        else:
-            if have + end < RECORDS:
-                return end
-        state.sample = b""
-        span = (state.sample_ts, int(batch.answers.ts[end - 1]))
-        number = batch.first + end
-        if len(values) >= FEWEST:
-            self._freeze(ConfidenceReference.of(values, number, "first", span))
-        elif len(self.spec.reference_confidence) >= FEWEST:
-            sample = np.array(self.spec.reference_confidence, np.float32)
-            self._freeze(ConfidenceReference.of(sample, number, "manifest"))
-        else:
-            state.unsettled = True
-        return end
+        """Takes answers into the reference until it is complete. Returns how many it took.
 
-    def _freeze(self, reference: ConfidenceReference) -> None:
-        self.reference, self._growing = reference, reference.growing
+        A fall ends it: what came before is the reference, if that is 500 at least, else the manifest's sample. Where
+        there is none there is nothing yet that the fall could be held against, and it begins anew behind it.
+        """
+        state, taken = self.state, 0
+        while True:
+            if not state.sample:
+                state.begun, state.begun_ts = batch.first + taken, int(batch.answers.ts[min(taken, len(batch) - 1)])
+            end = min(taken + RECORDS - len(state.sample) // 4, len(batch))
+            fall = falls[0] if falls and falls[0].at <= end else None
+            end = end if fall is None else fall.at
+            state.sample += batch.confidence[taken:end].astype("<f4", copy=False).tobytes()
+            taken, values = end, np.frombuffer(state.sample, "<f4")
+            if fall is None:
+                if len(values) == RECORDS:
+                    self._freeze(values, batch, taken, "first")
+                return taken
+            before = values[: max(len(values) - fall.since, 0)]
+            if len(before) >= FEWEST:
+                if _tells(fall, float(before.std(dtype=np.float64)), dependence.of_values(before)):
+                    self._freeze(before, batch, taken, "first")
+                    return taken
+            elif len(self.spec.reference_confidence) >= FEWEST:
+                self._freeze(np.array(self.spec.reference_confidence, np.float32), batch, taken, "manifest")
+                return taken
+            else:
+                state.sample = b""
+            self._note(batch, falls.pop(0))
+
+    def _freeze(self, values: NDArray[np.float32], batch: Batch, end: int, origin: Origin) -> None:
+        """The reference is complete with the answers up to end."""
+        state = self.state
+        span = (state.begun_ts, int(batch.answers.ts[end - 1])) if origin == "first" else (0, 0)
+        self.reference = ConfidenceReference.of(values, state.begun, batch.first + end, origin, span)
+        self._growing = self.reference.growing
+        state.sample = b""
 
     def _note(self, batch: Batch, cut: Cut) -> None:
         i = cut.at - 1
@@ -152,8 +158,7 @@ class ConfidenceDrift:
     def _fell(self, batch: Batch, cut: Cut) -> list[Told]:
         """ADWIN found a fall."""
         self._note(batch, cut)
-        reference = self.reference
-        if reference is not None and not _tells(cut, reference.deviation, reference.dependence):
+        if self.reference and not _tells(cut, self.reference.deviation, self.reference.dependence):
             return []
         title = f"Confidence of {self.spec.identity} has begun to fall: {cut.before:.3f} to {cut.after:.3f}"
         evidence: dict[str, object] = {"adwin": self._adwin(batch.first + cut.at - 1), "window_records": cut.width}
@@ -200,7 +205,7 @@ class ConfidenceDrift:
         """Drop of a window's mean that the confirmed rule wants."""
         if self.reference is None:
             return DROP
-        return max(DROP, SPREAD * self.reference.deviation * ((self.reference.dependence - 1) / WINDOW) ** 0.5)
+        return max(DROP, SPREAD * self.reference.deviation * math.sqrt((self.reference.dependence - 1) / WINDOW))
 
     def _differs(
         self,
@@ -308,7 +313,6 @@ class ConfidenceDrift:
         return {
             "reference": None if reference is None else reference.told() | {"critical": round(reference.critical, 6)},
             "collected": len(state.sample) // 4,
-            "needs_reset": state.unsettled,
             "histogram": {
                 "from": 0,
                 "to": 1,
@@ -332,5 +336,5 @@ class ConfidenceDrift:
 
 def _tells(cut: Cut, deviation: float, tied: float) -> bool:
     """Whether a find of ADWIN, which takes records for independent, says something where they are not."""
-    noise = deviation * ((tied - 1) * (1 / cut.since + 1 / (cut.width - cut.since))) ** 0.5
+    noise = deviation * math.sqrt((tied - 1) * (1 / cut.since + 1 / (cut.width - cut.since)))
     return cut.before - cut.after >= SPREAD * noise

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 MOST: Final = 100.0
 SIGNIFICANT: Final = 3.0
 """Standard errors of a correlation of independent records, 1 / sqrt(n): less is taken for none."""
+TINY: Final = 1e-6
+"""Deviation that is rounding alone."""
 
 
 def of_values(values: NDArray[np.floating[Any]]) -> float:
@@ -21,8 +23,10 @@ def of_values(values: NDArray[np.floating[Any]]) -> float:
     Source: Priestley 1981, 5.3; where the sum ends: Geyer 1992, simplified.
     """
     apart = values - values.mean(dtype=np.float64)
-    variance = float(np.dot(apart, apart))
-    return _sum(len(apart), lambda lag: float(np.dot(apart[lag:], apart[:-lag])) / variance) if variance > 0 else 1.0
+    n, squares = len(apart), float(np.dot(apart, apart))
+    if squares <= n * TINY**2:
+        return 1.0
+    return _sum(n, lambda lag: float(np.dot(apart[lag:], apart[:-lag])) / squares)
 
 
 def of_labels(labels: NDArray[np.integer[Any]], counts: NDArray[np.int64]) -> float:

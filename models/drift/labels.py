@@ -25,7 +25,9 @@ STAY: Final = 0.6
 """What keeps it open once it is: that level, and so much of the distance."""
 CALM: Final = 2
 RARE: Final = 10
-"""Counts in the reference: labels with fewer are one together, `the rest`."""
+"""Counts in the reference: labels with fewer are one together, `the rest`,"""
+FREQUENT: Final = 50
+"""unless they have so many in the window: by chance none has."""
 SHOWN: Final = 5
 """Labels that evidence names: those that changed most."""
 
@@ -75,25 +77,27 @@ class LabelDrift:
         self.state = state
         self.reference = reference
 
-    def fold(self, batch: Batch, first: ConfidenceReference | None, unsettled: bool) -> list[Told]:
-        """The next answers. first: the reference of confidences after these answers: the same answers are this one's;
-        unsettled: there won't be one."""
-        if unsettled or (first is not None and first.origin != "first"):
-            self.state.sample = b""
-            return []
+    def fold(self, batch: Batch, first: ConfidenceReference | None, begun: int) -> list[Told]:
+        """The next answers. first: the reference of confidences after these answers; begun: the number of its first:
+        the same answers are this one's, none where it is the manifest's."""
+        state = self.state
         best = np.minimum(batch.answers.best, len(self.spec.labels) - 1)
         at = 0
         if self.reference is None:
+            if first is not None and first.origin != "first":
+                state.sample = b""
+                return []
             at = len(batch) if first is None else first.at - batch.first
-            self.state.sample += best[:at].astype("<u2").tobytes()
+            held = state.sample + best[:at].astype("<u2").tobytes()
+            state.sample = held[2 * max(begun - (batch.first + at - len(held) // 2), 0) :]
             if first is None:
                 return []
-            self._freeze(np.frombuffer(self.state.sample, "<u2")[: len(first)], first.at)
+            self._freeze(np.frombuffer(state.sample, "<u2")[: len(first)], first.at)
         told: list[Told] = []
         while at < len(batch):
-            end = min(at + WINDOW - self.state.seen, len(batch))
+            end = min(at + WINDOW - state.seen, len(batch))
             self._add(batch, best, at, end)
-            if self.state.seen == WINDOW:
+            if state.seen == WINDOW:
                 told += self._full(batch, end - 1)
             at = end
         return told
@@ -118,7 +122,7 @@ class LabelDrift:
         state, reference = self.state, self.reference
         assert reference is not None
         then, now = np.array(reference.counts, np.int64), np.frombuffer(state.counts, np.int64)
-        common = then >= RARE
+        common = (then >= RARE) | (now >= FREQUENT)
         x, freedom = chi_square.statistic(_grouped(then, common), _grouped(now, common))
         x /= reference.dependence
         p = chi_square.chance(x, freedom)

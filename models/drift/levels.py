@@ -6,6 +6,7 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from models.drift.batch import UNIT, Batch
 from models.drift.condition import Change, Condition, State
@@ -98,7 +99,7 @@ class LevelState(msgspec.Struct):
     total: int = 0
     """Of the block that isn't full: answers, and their sum in UNIT."""
     since: int = 0
-    """Event time of its first answer."""
+    """The earliest event time in it."""
     mean: float | None = None
     """Of the last full block."""
     below: list[int] = msgspec.field(default_factory=lambda: [0, 0])
@@ -162,28 +163,29 @@ class LevelRules:
         while at < end:
             if not state.count:
                 state.since = int(ts[at])
-            full = self._full(batch, at, end)
-            state.total += int(batch.sums[full or end] - batch.sums[at])
-            state.count += (full or end) - at
-            if not full:
-                break
-            told += self._block(batch, full - 1, held)
-            state.count = state.total = 0
-            at = full
+            full, state.since = self._full(ts[at:end])
+            until = at + full if full else end
+            state.total += int(batch.sums[until] - batch.sums[at])
+            state.count += until - at
+            at = until
+            if full:
+                told += self._block(batch, at - 1, held)
+                state.count = state.total = 0
         return told
 
-    def _full(self, batch: Batch, at: int, end: int) -> int:
-        """Where the block is full; 0: not within these answers."""
-        first = at + max(BLOCK - self.state.count, 1) - 1
-        if first >= end:
-            return 0
-        until = self.state.since + BLOCK_MS
-        ts = batch.answers.ts
-        if ts[first] >= until:
-            return first + 1
-        later = ts[first:end] >= until
-        place = int(later.argmax())
-        return first + place + 1 if later[place] else 0
+    def _full(self, ts: NDArray[np.int64]) -> tuple[int, int]:
+        """With how many of these answers the block is full, 0 for not at all; and the earliest event time in it: that
+        of its first answer, unless time goes backwards."""
+        since, least = self.state.since, max(BLOCK - self.state.count, 1) - 1
+        begun: NDArray[np.int64] | int = since
+        if ts.min() < since:
+            begun = np.minimum(np.minimum.accumulate(ts), since)
+        later = ts - begun >= BLOCK_MS
+        later[:least] = False
+        end = int(later.argmax())
+        if not later[end]:
+            return 0, min(since, int(ts.min()))
+        return end + 1, since if isinstance(begun, int) else int(begun[end])
 
     def _block(self, batch: Batch, i: int, held: Levels) -> list[Told]:
         """The block is full: its last answer is i."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final, Self
+import math
+from typing import Final, Literal, Self
 
 import msgspec
 import numpy as np
@@ -19,6 +20,9 @@ LEVEL: Final = 0.01
 """Of the test of a window."""
 BINS: Final = 20
 
+Origin = Literal["first", "manifest"]
+"""Of a reference: the version's first answers, or the sample in its manifest."""
+
 
 class ConfidenceReference(msgspec.Struct, frozen=True, kw_only=True):
     """Frozen once it is complete; 8 KB."""
@@ -32,16 +36,17 @@ class ConfidenceReference(msgspec.Struct, frozen=True, kw_only=True):
     """models/drift/dependence.py; 1.0 where the order isn't known."""
     critical: float
     """Distance at which a window of 200 differs, from the exact test, times sqrt(dependence)."""
+    first: int
+    """Number of its first answer."""
     at: int
     """Answers of the version before the first window: windows begin there."""
-    origin: str
-    """first: its first answers; manifest: the sample in the manifest."""
+    origin: Origin
     from_ts: int = 0
     to_ts: int = 0
     """Event times of the first and the last one; 0 of a manifest's."""
 
     @classmethod
-    def of(cls, values: NDArray[np.float32], at: int, origin: str, ts: tuple[int, int] = (0, 0)) -> Self:
+    def of(cls, values: NDArray[np.float32], first: int, at: int, origin: Origin, ts: tuple[int, int]) -> Self:
         """values: in their order where origin is `first`."""
         tied = dependence.of_values(values) if origin == "first" else 1.0
         growing = np.sort(values)
@@ -51,7 +56,8 @@ class ConfidenceReference(msgspec.Struct, frozen=True, kw_only=True):
             deviation=float(growing.std(dtype=np.float64)),
             histogram=histogram(growing),
             dependence=tied,
-            critical=critical(LEVEL, len(growing), WINDOW) * tied**0.5,
+            critical=critical(LEVEL, len(growing), WINDOW) * math.sqrt(tied),
+            first=first,
             at=at,
             origin=origin,
             from_ts=ts[0],
