@@ -16,11 +16,16 @@ def distance(reference: Sample, window: Sample) -> float:
     """The largest distance between the distribution functions of two samples; `reference` is growing, one value at
     least each. 0.0 where they are the same, 1.0 where all of one is above all of the other."""
     values = np.sort(window)
-    share = 1 / len(values)
-    steps = np.arange(len(values)) * share
-    over = steps + share - np.searchsorted(reference, values, "right") / len(reference)
-    under = np.searchsorted(reference, values, "left") / len(reference) - steps
+    before, behind = _steps(len(values))
+    over = behind - np.searchsorted(reference, values, "right") / len(reference)
+    under = np.searchsorted(reference, values, "left") / len(reference) - before
     return float(max(over.max(), under.max(), 0.0))
+
+
+@lru_cache(maxsize=8)
+def _steps(n: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """A distribution function of n values before and behind each of them."""
+    return np.arange(n) / n, np.arange(1, n + 1) / n
 
 
 @lru_cache(maxsize=4096)

@@ -14,7 +14,7 @@ from models.drift.answers import Answers
 from models.drift.monitor import Monitor
 from models.drift.spec import Spec
 from models.manifest import Manifest
-from tests.unit.drift.streams import SPEC, answers, beta, kinds, moved, told
+from tests.unit.drift.streams import SPEC, START_MS, answers, beta, kinds, moved, told
 
 encode = msgspec.msgpack.encode
 
@@ -107,6 +107,17 @@ def test_a_regressor_with_an_interval_has_confidence_and_no_labels() -> None:
 def test_nothing_is_nothing() -> None:
     assert Monitor(SPEC).fold(answers(np.empty(0))) == []
     assert moved(Monitor(SPEC)).page() == Monitor(SPEC).page()
+
+
+def test_confidence_over_the_whole_life_stays_a_curve_of_at_most_64_points() -> None:
+    values = np.repeat([0.25, 0.75], 40_000)
+    monitor = Monitor(SPEC)
+    told(monitor, answers(values), 5000)
+    page: Any = monitor.page()["confidence"]
+    life = page["life"]
+    assert (life["records"], len(life["points"])) == (1600, 50)
+    assert [(one["mean"], one["deviation"]) for one in life["points"]] == [(0.25, 0.0)] * 25 + [(0.75, 0.0)] * 25
+    assert life["points"][0]["ts"] == START_MS + 1599 * 1000
 
 
 def test_what_is_kept_is_small_and_what_is_frozen_stays_the_same_object() -> None:
