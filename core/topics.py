@@ -96,7 +96,8 @@ LATE: Final = TopicSpec(
     | {
         "event-time": "ISO 8601, UTC: the event's own time",
         "watermark": "ISO 8601, UTC: of the partition when it came",
-        "late-ms": "how far the event's time was before the watermark",
+        "until": "ISO 8601, UTC: of feedback, in place of the watermark: when its horizon ended",
+        "late-ms": "how far the event's time was before the watermark, or after the horizon's end",
     },
 )
 SCORES: Final = TopicSpec(

@@ -59,11 +59,13 @@ class Fate(StrEnum):
 
 
 class Refused(NamedTuple):
-    """Feedback that had waited, and turns out to be of no use."""
+    """Feedback that is of no use."""
 
     told: Told
     fate: Fate
     why: FeedbackError
+    end: int
+    """Event time up to which it would have counted, ms since epoch."""
 
 
 class Judged(NamedTuple):
@@ -106,7 +108,8 @@ def tell(memory: Remembered | None, told: Told, known: Mapping[str, Asked], hori
         return Step(Remembered(max(before.due, told.ts + horizon), before.answers, kept), (Fate.WAITS,))
     in_time = [one for one in about if told.ts <= one.ts + known[one.asked].horizon]
     if not in_time:
-        return Step(None, (Fate.LATE,))
+        end = max(one.ts + known[one.asked].horizon for one in about)
+        return Step(None, (Fate.LATE,), refused=(_late(told, end),))
     _check(told, [known[one.asked] for one in in_time])
     judged: list[Judged] = []
     fates = set()
@@ -124,6 +127,7 @@ def answer(memory: Remembered | None, given: Answer, known: Mapping[str, Asked])
     models = [known[one.asked].model for one in before.answers]
     if asked.model in models or len(models) == MOST_MODELS:
         return Step(None, (Fate.DOUBLED,))
+    end = given.ts + asked.horizon
     kept: list[Told] = []
     refused: list[Refused] = []
     fates: list[Fate] = []
@@ -132,20 +136,24 @@ def answer(memory: Remembered | None, given: Answer, known: Mapping[str, Asked])
             kept.append(told)  # another one's, or another one's too
             continue
         fates.append(Fate.FOUND)
-        if (late := told.ts - given.ts - asked.horizon) > 0:
-            refused.append(Refused(told, Fate.LATE, FeedbackError(f"it is {late} ms later than the horizon ends")))
+        if told.ts > end:
+            refused.append(_late(told, end))
             continue
         try:
             _check(told, [asked])
             kept.append(told)
         except FeedbackError as why:
-            refused.append(Refused(told, Fate.REFUSED, why))
-    after = Remembered(max(before.due, given.ts + asked.horizon), (*before.answers, given), tuple(kept))
+            refused.append(Refused(told, Fate.REFUSED, why, end))
+    after = Remembered(max(before.due, end), (*before.answers, given), tuple(kept))
     truth = _truth(given, after.told, asked)
     fates += [one.fate for one in refused]
     if truth is not None:
         fates.append(Fate.JOINED)
     return Step(after, tuple(fates), tuple(_changed(given, asked, None, truth)), tuple(refused))
+
+
+def _late(told: Told, end: int) -> Refused:
+    return Refused(told, Fate.LATE, FeedbackError(f"it is {told.ts - end} ms later than its horizon ends"), end)
 
 
 def _check(told: Told, versions: list[Asked]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from hashlib import blake2b
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -12,6 +13,10 @@ from numpy.typing import NDArray
 from core.errors import FeedbackError
 from models.feedback import CORRECTION, LABEL
 from models.manifest import Kind, Manifest
+
+MOST_SCORES: Final = 32
+"""Probabilities that are kept of an answer: of a version with more labels the largest. The others count as equal shares
+of what is left."""
 
 Truth = int | float
 """A label by its place in the manifest; of a regressor the true value."""
@@ -125,6 +130,21 @@ class Remembered(msgspec.Struct, array_like=True, frozen=True, gc=False):
     answers: tuple[Answer, ...] = ()
     """One a model: the first."""
     told: tuple[Told, ...] = ()
+
+
+def packed(matrix: NDArray[np.float32]) -> list[tuple[bytes, bytes]]:
+    """Answer.scores and Answer.places of each row. matrix: (n, labels), or a regressor's values (n, 1)."""
+    n, labels = matrix.shape
+    if labels <= MOST_SCORES:
+        raw, width = matrix.astype("<f4", copy=False).tobytes(), 4 * labels
+        return [(raw[at : at + width], b"") for at in range(0, n * width, width)]
+    places = np.argpartition(matrix, -MOST_SCORES, axis=1)[:, -MOST_SCORES:]
+    places.sort(axis=1)  # of equal probabilities the first label's comes first, as everywhere
+    by = np.argsort(-np.take_along_axis(matrix, places, 1), axis=1, kind="stable")
+    places = np.take_along_axis(places, by, 1)
+    kept = np.take_along_axis(matrix, places, 1)
+    rows = zip(kept.astype("<f4"), places.astype("<u2"), strict=True)
+    return [(row.tobytes(), whose.tobytes()) for row, whose in rows]
 
 
 def _short(text: str, most: int = 80) -> str:
