@@ -131,7 +131,7 @@ def arrivals(draw: st.DrawFn) -> list[tuple[str, Answer | Told]]:
     return [next(left) if one == "a" else one for one in order]  # type: ignore[misc]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(arrivals())
 def test_outcomes_add_up_to_the_join_that_is_made_afterwards(arrived: list[tuple[str, Answer | Told]]) -> None:
     events = Events()
@@ -140,7 +140,7 @@ def test_outcomes_add_up_to_the_join_that_is_made_afterwards(arrived: list[tuple
     assert events.true == afterwards(arrived)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(FEEDBACK, min_size=MOST_TOLD, max_size=3 * MOST_TOLD), st.randoms(use_true_random=False))
 def test_however_much_is_said_of_an_event_what_is_kept_is_bounded_and_the_truth_is_not_lost(
     said: list[Told], random: object
