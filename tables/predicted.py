@@ -3,6 +3,7 @@ feedback, in the session's partition; gone once the horizon of each answer is ov
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -54,15 +55,19 @@ class PredictedShard(KeyValueShard):
         self._dirty.update(new)
         return super().take()
 
-    def over(self, watermark: int) -> list[tuple[bytes, bytes]]:
-        """A portion of the values whose time was over by then, with their keys; the next call goes on from there."""
+    def over(self, watermark: int) -> dict[bytes, bytes]:
+        """A portion of the values whose time was over by then; the next call goes on from there."""
         portion = min(MOST, max(LEAST, 2 * self._came))
         self._came = 0
         found = list(islice(self._store.scan(self.name, self._cursor), portion))
         self._cursor = found[-1][0] + b"\0" if len(found) == portion else b""
-        maybe = [key for key, raw in found if not key.startswith(RESERVED) and due(raw) < watermark]
-        newest = zip(maybe, map(self.finished, maybe), strict=True)
-        return [(key, raw) for key, raw in newest if raw is not None and due(raw) < watermark]
+        over = {key: raw for key, raw in found if due(raw, key) < watermark}
+        for key in over.keys() & self._recent():
+            if (raw := self.finished(key)) is not None and due(raw, key) < watermark:
+                over[key] = raw
+            else:
+                del over[key]
+        return over
 
 
 class Predicted(Table[str, Remembered]):
@@ -103,9 +108,9 @@ class Predicted(Table[str, Remembered]):
         """Forgets a portion of what nothing can be said of any more."""
         predicted = cast(PredictedShard, shard)
         over = predicted.over(watermark)
-        waited = [value for _, raw in over if not (value := self.decode(raw)).answers]
+        waited = [self.decode(raw, key) for key, raw in over.items() if _unanswered(raw)]
         self.fates[Fate.FORGOTTEN] += sum(len(value.told) for value in waited)
-        return predicted.forget(key for key, _ in over)
+        return predicted.forget(over)
 
     def describe(self, shard: Shard, raw: bytes) -> dict[str, Any]:
         """For people: who answered what and when, what was said of it, and until when that counts."""
@@ -137,9 +142,14 @@ def begin_of(session: bytes) -> bytes:
     return session + b"/"
 
 
-def due(raw: bytes) -> int:
-    """The end of a stored value's time, without decoding the rest of it."""
-    return int(raw[HEADER + 1 : raw.index(b",", HEADER)])
+def due(raw: bytes, key: bytes = b"") -> float:
+    """The end of a stored value's time, ms since epoch, without decoding the rest of it; what is kept of versions has
+    none."""
+    return math.inf if key.startswith(RESERVED) else int(raw[HEADER + 1 : raw.index(b",", HEADER)])
+
+
+def _unanswered(raw: bytes) -> bool:
+    return raw.startswith(b",[]", raw.index(b",", HEADER))
 
 
 def _known(store: PartitionStore, table: str) -> Iterator[tuple[str, Asked]]:
