@@ -24,6 +24,8 @@ from models.status import Status, read
 from models.store import ModelStore
 
 REQUESTS: Final = ("promote", "canary", "shadow", "rollback", "freeze", "unfreeze", "unload")
+DRIFT: Final = ("response", "fallback", "preset", "low_alerts")
+"""What a promotion may declare for a drift."""
 VERSIONLESS: Final = ("freeze", "unfreeze")
 DEPLOYED: Final = ("deployed", "canary", "shadow", "frozen", "revision", "since", "author")
 
@@ -60,6 +62,16 @@ class Models(OperatorCommand):
             multiple=True,
             metavar="NAME=VALUE",
             help=f"canary: {', '.join(LIMITS)}; `none` takes those away that there are. Without, they stay.",
+        ),
+        option(
+            "--response", default=None, help="promote: what a drift does by itself: freeze,fallback,retrain; or none."
+        ),
+        option("--fallback", default=None, help="promote: the version that takes over when this one drifts."),
+        option(
+            "--preset", default=None, help="promote: what counts as a drift: default, or classic (quicker, errs more)."
+        ),
+        option(
+            "--low-alerts", type=float, default=None, help="promote: unsure answers told singly, a minute; 0: none."
         ),
         option("--author", default=None, help="Changes: who asks for it."),
         option("--reason", default=None, help="Changes: why."),
@@ -102,6 +114,10 @@ class Models(OperatorCommand):
         said = {name: options[name] for name in ("author", "reason", "based_on")}
         if action != "canary" and (limits or share is not None):
             raise UsageError(f"--share and --limit are a canary's: `models {action}` takes neither")
+        drift = {name: options[name] for name in DRIFT if options[name] is not None}
+        if drift and action != "promote":
+            raise UsageError(f"{_as_options(drift)} of a promotion: `models {action}` takes none of it")
+        said |= drift
         asked = action_of(action, name, version, limits, share=share, **said)
         return await request(await reach(self.ours.settings), name, asked)
 
@@ -165,6 +181,11 @@ class Models(OperatorCommand):
         return Report(document, lines, ok=error is None)
 
 
+def _as_options(given: dict[str, Any]) -> str:
+    named = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+    return f"{named} {'is' if len(given) == 1 else 'are'}"
+
+
 def _wishes(options: dict[str, Any]) -> Wishes:
     labels = options["labels"] or ""
     return Wishes(
@@ -184,6 +205,7 @@ def _about(deployment: Deployment | None, live: dict[str, dict[str, Any]]) -> li
         more = {
             "previous": deployment.previous,
             "fallback": deployment.fallback,
+            "response to a drift": deployment.response,
             "limits": shown(deployment.limits),
             "reason": deployment.reason,
         }

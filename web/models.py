@@ -45,10 +45,25 @@ class ModelRequest(Action):
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
-    action: Literal["deploy", "promote", "canary", "shadow", "rollback", "freeze", "unfreeze", "unload"] = "deploy"
+    action: Literal[
+        "deploy",
+        "promote",
+        "canary",
+        "shadow",
+        "rollback",
+        "freeze",
+        "unfreeze",
+        "unload",
+        "reset",
+        "acknowledge",
+        "resolve",
+    ] = "deploy"
     based_on: Annotated[int, Field(ge=0), BeforeValidator(_whole)] | None = None
     figures: None = None
     """Limits alone give them."""
+    began: None = None
+    until: None = None
+    """Detectors alone give both."""
     session: None = None
     """Sessions are erased by `faust -A app tables erase SESSION`."""
 

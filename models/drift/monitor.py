@@ -42,6 +42,13 @@ class Monitor:
         """What came of earlier answers."""
         return []
 
+    @property
+    def began(self) -> int | None:
+        return None
+
+    def obey(self, command: object) -> list[Change]:
+        return []
+
     def reset(self) -> list[Change]:
         """Begins anew with the next answer, since a person said so: its first 2,000 are the new reference. Returns
         the end of each condition that was open."""
