@@ -138,22 +138,28 @@ class KeyValueShard(Shard):
 
     def __init__(self, name: str, store: PartitionStore) -> None:
         super().__init__(name, store)
-        self._unfinished: dict[bytes, bytes | None] = {}
+        self._unfinished: dict[bytes, Values] = {}
+        """Key -> the newest change of it that isn't settled."""
+        self._older: dict[bytes, list[Values]] = {}
+        """Key -> changes before that one, where there are. Slices of several topics settle in no order: what is settled
+        later must not undo what was written later."""
         self._dirty: dict[bytes, bytes | None] = {}
         self._sending: dict[bytes, bytes | None] = {}
 
     def get(self, key: bytes) -> bytes | None:
         """The newest value, of unfinished work too: events of one key follow each other."""
-        return self._unfinished[key] if key in self._unfinished else self.finished(key)
+        change = self._unfinished.get(key)
+        return self.finished(key) if change is None else change[key]
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """As get(), of many: half the price each."""
         wanted = set(keys)
-        levels = (self._unfinished, self._dirty, self._sending, self._committed, self._writing)
-        near = [level for level in levels if not level.keys().isdisjoint(wanted)]
-        found: dict[bytes, bytes | None] = {}
-        for level in reversed(near):
-            found.update((key, level[key]) for key in level.keys() & wanted)
+        found: Values = {}
+        for level in (self._writing, self._committed, self._sending, self._dirty):
+            if not level.keys().isdisjoint(wanted):
+                found.update((key, level[key]) for key in level.keys() & wanted)
+        if not self._unfinished.keys().isdisjoint(wanted):
+            found.update((key, self._unfinished[key][key]) for key in self._unfinished.keys() & wanted)
         far = [key for key in wanted if key not in found] if found else list(wanted)
         if far:
             found.update(zip(far, self._store.get_many(self.name, far), strict=True))
@@ -165,8 +171,13 @@ class KeyValueShard(Shard):
 
     def put_many(self, s: Slice[Any], values: Values) -> None:
         """As put(). The dict is the shard's from now on."""
-        self._unfinished.update(values)
+        self._note(values)
         s.changed.append((self, values))
+
+    def _note(self, values: Values) -> None:
+        for key in self._unfinished.keys() & values.keys():
+            self._older.setdefault(key, []).append(self._unfinished[key])
+        self._unfinished.update(dict.fromkeys(values, values))
 
     def finished(self, key: bytes) -> bytes | None:
         for level in (self._dirty, self._sending):
@@ -199,14 +210,16 @@ class KeyValueShard(Shard):
         self.touched = True
         self._dirty.update(change)
         unfinished = self._unfinished
-        for key, value in change.items():
-            if unfinished.get(key, self) is value:
+        for key in change:
+            if unfinished.get(key) is change:
                 del unfinished[key]
+                for older in self._older.pop(key, ()):
+                    older.pop(key, None)
 
     def rollback(self, dropped: Iterable[Slice[Any]], kept: Iterable[Slice[Any]]) -> None:
-        self._unfinished = {
-            k: value for s in kept for shard, change in s.changed if shard is self for k, value in change.items()
-        }
+        self._unfinished, self._older = {}, {}
+        for change in [change for s in kept for shard, change in s.changed if shard is self]:
+            self._note(change)
 
     def take(self) -> Items:
         self.touched = False

@@ -128,7 +128,7 @@ def arrivals(draw: st.DrawFn) -> list[tuple[str, Answer | Told]]:
             feedback += [(event, named)] * draw(st.integers(1, 3))
     order = draw(st.permutations([*("a" * len(answers)), *feedback]))
     left = iter(answers)
-    return [next(left) if one == "a" else one for one in order]  # type: ignore[misc]
+    return [next(left) if one == "a" else one for one in order]
 
 
 @settings(max_examples=150, deadline=None)
