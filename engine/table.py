@@ -141,8 +141,8 @@ class KeyValueShard(Shard):
         self._unfinished: dict[bytes, Values] = {}
         """Key -> the newest change of it that isn't settled."""
         self._older: dict[bytes, list[Values]] = {}
-        """Key -> changes before that one, where there are. Slices of several topics settle in no order: what is settled
-        later must not undo what was written later."""
+        """Key -> changes before that one, where there are, in order. Slices of several topics settle in no order: what
+        is settled later must not undo what was written later."""
         self._dirty: dict[bytes, bytes | None] = {}
         self._sending: dict[bytes, bytes | None] = {}
 
@@ -213,8 +213,20 @@ class KeyValueShard(Shard):
         for key in change:
             if unfinished.get(key) is change:
                 del unfinished[key]
-                for older in self._older.pop(key, ()):
-                    older.pop(key, None)
+                overtaken = self._older.pop(key, ())
+            elif key in self._older:
+                overtaken = self._before(key, change)
+            else:
+                continue
+            for older in overtaken:
+                older.pop(key, None)
+
+    def _before(self, key: bytes, change: Values) -> Sequence[Values]:
+        """The changes of a key before one that isn't the newest; they, and it, are noted no more."""
+        older = self._older[key]
+        place = next((i for i, one in enumerate(older) if one is change), -1)
+        self._older[key] = older[place + 1 :]
+        return older[: max(0, place)]
 
     def rollback(self, dropped: Iterable[Slice[Any]], kept: Iterable[Slice[Any]]) -> None:
         self._unfinished, self._older = {}, {}
