@@ -19,7 +19,7 @@ from core.errors import ModelNotFoundError, SettingsError, UsageError
 from core.events import Deployment
 from core.topics import DEPLOYMENTS, MODEL_STATUS
 from models.adding import Wishes
-from models.limits import shown
+from models.limits import LIMITS, shown
 from models.status import Status, read
 from models.store import ModelStore
 
@@ -61,8 +61,7 @@ class Models(OperatorCommand):
             "--limit",
             multiple=True,
             metavar="NAME=VALUE",
-            help="canary: min_events, max_error, max_p99, min_agreement, min_confidence; `none` takes those away that "
-            "there are. Without, they stay.",
+            help=f"canary: {', '.join(LIMITS)}; `none` takes those away that there are. Without, they stay.",
         ),
         option(
             "--response", default=None, help="promote: what a drift does by itself: freeze,fallback,retrain; or none."

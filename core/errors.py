@@ -15,6 +15,7 @@ HomunculusError
 │   ├── UnknownModelError    the record asks for a model that no deployment knows
 │   ├── UnknownVersionError  scores are of a version that neither a worker nor the store has
 │   ├── NoModelError     no model is live yet, and the wait for one is over
+│   ├── FeedbackError    feedback says nothing that the version it is about could have answered
 │   ├── ScoreError       the model gave no usable score for it
 │   └── OutputTooLargeError  what the record led to is larger than a record may be
 ├── ModelError       the version that was live stays live
@@ -142,6 +143,10 @@ class ScoreError(RecordError):
         super().__init__(
             f"{model} gave no usable score for it (not finite, or no probability); its session keeps the event"
         )
+
+
+class FeedbackError(RecordError):
+    """Feedback that can't be what a version should have answered."""
 
 
 class OutputTooLargeError(RecordError):

@@ -67,6 +67,24 @@ class Prediction(msgspec.Struct, gc=False, omit_defaults=True):
     """The event was older than its session's newest: features that depend on order left it out."""
 
 
+class Feedback(msgspec.Struct, gc=False):
+    """What became of an event that was answered: a label, a correction of one, or a signal such as a click."""
+
+    id: Annotated[str, Meta(min_length=1, max_length=200)]
+    session: Identifier
+    ts: Timestamp
+    """When it was known, which the horizon of the manifest counts to."""
+    event_id: Identifier
+    """Of the observation, in the same session."""
+    type: Annotated[str, Meta(min_length=1, max_length=50)]
+    """label, correction, or the name of a signal: click, dwell, ..."""
+    label: Annotated[str, Meta(max_length=200)] | None = None
+    score: float | None = None
+    """Of a regressor's label: the true value; of a signal: how strong it is."""
+    model: Annotated[str, Meta(max_length=100)] | None = None
+    """Whose answer it is about; without it, every model's that has answered the event."""
+
+
 class Alert(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What a person should hear of."""
 

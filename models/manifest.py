@@ -14,6 +14,7 @@ from core.errors import ManifestError
 from core.events import ModelName, Version
 from models.dtype import Dtype
 from models.features import SESSION, Feature, RawFeature, SessionFeature, parse
+from models.feedback import Awaited
 
 MANIFEST: Final = "manifest.json"
 MODEL: Final = "model.onnx"
@@ -164,6 +165,8 @@ class Manifest(_Part):
     thresholds: Thresholds = Thresholds()
     reference_confidence: tuple[Share, ...] = ()
     """Confidences on the model's own validation data: what drift is measured against."""
+    feedback: Awaited | None = None
+    """What labels that come back are waited for; null: its answers are never judged."""
     golden: tuple[Golden, ...] = ()
     licence: str | None = None
     made_by: str | None = None
@@ -185,6 +188,8 @@ class Manifest(_Part):
         decision = self.thresholds.decision
         if decision and decision.label not in (self.labels if classifier else (None,)):
             raise ValueError(f"thresholds.decision.label is {decision.label!r}, but labels are {list(self.labels)}")
+        if self.feedback is not None:
+            self.feedback.check(self.labels)
         self._check_fields()
         return self
 

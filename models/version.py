@@ -25,6 +25,22 @@ class Compared:
     """Events that there was no time for."""
 
 
+@dataclass(slots=True)
+class Labelled:
+    """Answers of its role whose labels have come. Sums; corrections take back what they correct."""
+
+    answers: int = 0
+    right: int = 0
+    loss: float = 0.0
+    """Log loss, or squared error."""
+
+    def add(self, weight: int, right: bool, loss: float) -> None:
+        """One outcome; -1 takes it back."""
+        self.answers += weight
+        self.right += weight * right
+        self.loss += weight * loss
+
+
 class Tallies(NamedTuple):
     """Where a version's counters stood when its role began."""
 
@@ -45,6 +61,7 @@ class LiveVersion:
         self.meter = ModelMeter()
         self.sureness = Sureness()
         self.compared = Compared()
+        self.labelled = Labelled()
         self._tallies = Tallies()
         course.to(Stage.VERIFIED)
 
@@ -63,6 +80,7 @@ class LiveVersion:
         if self.course.stage is not role:
             self.course.to(role)
             self.compared = Compared()
+            self.labelled = Labelled()
             self._tallies = Tallies(
                 self.sureness, self.meter.answers, self.meter.broken, tuple(self.meter.seconds.counts)
             )
@@ -81,6 +99,9 @@ class LiveVersion:
             compared=self.compared.events,
             agreed=self.compared.agreed,
             dropped=self.compared.dropped,
+            labelled=self.labelled.answers,
+            right=self.labelled.right,
+            loss=self.labelled.loss,
             p99_s=meter.seconds.quantile(0.99, then.seconds) or 0.0,
         )
 

@@ -29,8 +29,9 @@ MOST_EVENTS: Final = 4096
 """Of one session."""
 
 
-def publish(store: Path, version: str = "1", *, name: str = NAME) -> Path:
-    """Puts a version into a store. Odd versions score as SCALE says, even ones half of that."""
+def publish(store: Path, version: str = "1", *, name: str = NAME, feedback: Mapping[str, Any] | None = None) -> Path:
+    """Puts a version into a store. Odd versions score as SCALE says, even ones half of that. feedback: as manifests
+    have it."""
     folder = store / name / version
     folder.mkdir(parents=True)
     model = _onnx(_scale(version)).SerializeToString()
@@ -51,6 +52,7 @@ def publish(store: Path, version: str = "1", *, name: str = NAME) -> Path:
             }
         ],
         "licence": "Apache-2.0",
+        **({"feedback": feedback} if feedback is not None else {}),
     }
     (folder / "manifest.json").write_text(json.dumps(manifest, indent=2))
     return folder

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector, exposition
@@ -16,11 +16,15 @@ from prometheus_client.samples import Exemplar
 from core.histogram import Histogram
 from engine.app import App
 from engine.pulse import age
+from models.joining import Fate
 from models.limits import Verdict
 from models.swap import Stage
 from models.version import LiveVersion
 from web.health import Health
 from web.operations import Operation, operation
+
+if TYPE_CHECKING:
+    from tables.predicted import Predicted
 
 PREFIX: Final = "homunculus_"
 TRIED: Final = frozenset({Stage.CANARY, Stage.SHADOW})
@@ -80,6 +84,9 @@ class WorkerCollector(Collector):
         yield from self._queues()
         yield from self._state()
         yield from self._models()
+        predicted = cast("Predicted | None", self._engine.tables.get("predicted"))  # of applications that read feedback
+        fates = {fate.value: predicted.fates[fate] if predicted else 0 for fate in Fate}
+        yield _counter("feedback", "What became of feedback", ["outcome"], fates)
         yield from self._worker()
 
     def _events(self) -> Iterator[Metric]:
@@ -156,6 +163,8 @@ class WorkerCollector(Collector):
     def _roles(self, versions: list[LiveVersion]) -> Iterator[Metric]:
         events: dict[Label, int] = {}
         compared: dict[Label, int] = {}
+        labelled: dict[Label, int] = {}
+        losses: dict[Label, float] = {}
         for version in versions:
             figures, stage = version.figures, version.course.stage
             who = (version.manifest.name, version.version, stage.value)
@@ -164,9 +173,16 @@ class WorkerCollector(Collector):
                 differed = figures.compared - figures.agreed
                 compared |= {(*who, "agreed"): figures.agreed, (*who, "differed"): differed}
                 compared |= {(*who, "dropped"): figures.dropped}
+            if version.manifest.feedback is not None:
+                labelled |= {(*who, "right"): figures.right, (*who, "wrong"): figures.labelled - figures.right}
+                losses |= {} if figures.mean_loss is None else {who: figures.mean_loss}
         labels = ["model", "version", "role", "outcome"]
         yield _counter("model_events", "Events asked of a version in its role", labels, events)
         yield _counter("model_compared_events", "Events to be asked of two versions", labels, compared)
+        yield _gauge(
+            "model_labelled_events", "Answers of a version in its role whose labels have come", labels, labelled
+        )
+        yield _gauge("model_loss", "Their mean log loss, or squared error", labels[:-1], losses)
         models = self._engine.models
         status = models.status()
         shares = {name: one.get("canary", {}).get("share", 0) for name, one in status.items()}

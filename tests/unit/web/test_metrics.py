@@ -69,10 +69,10 @@ def busy(worker: Worker) -> Worker:
     meter.answered(100, 0, 0.002)
     engine.models.versions = lambda: [
         SimpleNamespace(
-            manifest=SimpleNamespace(name="churn"),
+            manifest=SimpleNamespace(name="churn", feedback=object()),
             version=version,
             meter=meter,
-            figures=Figures(answers=100, compared=10, agreed=9, dropped=1),
+            figures=Figures(answers=100, compared=10, agreed=9, dropped=1, labelled=4, right=3, loss=2.0),
             course=SimpleNamespace(stage=stage),
         )
         for version, stage in (("2", Stage.ACTIVE), ("3", Stage.CANARY))
