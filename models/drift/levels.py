@@ -160,33 +160,33 @@ class LevelRules:
 
     def _means(self, batch: Batch, start: int, end: int, held: Levels) -> list[Told]:
         state, told = self.state, list[Told]()
-        ts, at = batch.answers.ts, start
-        while at < end:
+        ts, at = batch.answers.ts[start:end], 0
+        forwards = not (ts[1:] < ts[:-1]).any()
+        while at < len(ts):
             if not state.count:
                 state.since = int(ts[at])
-            full, state.since = self._full(ts[at:end])
-            until = at + full if full else end
-            state.total += int(batch.sums[until] - batch.sums[at])
+            full, state.since = self._full(ts[at:], forwards)
+            until = at + full if full else len(ts)
+            state.total += int(batch.sums[start + until] - batch.sums[start + at])
             state.count += until - at
             at = until
             if full:
-                told += self._block(batch, at - 1, held)
+                told += self._block(batch, start + at - 1, held)
                 state.count = state.total = 0
         return told
 
-    def _full(self, ts: NDArray[np.int64]) -> tuple[int, int]:
+    def _full(self, ts: NDArray[np.int64], forwards: bool) -> tuple[int, int]:
         """With how many of these answers the block is full, 0 for not at all; and the earliest event time in it: that
-        of its first answer, unless time goes backwards."""
+        of its first answer, unless time goes backwards. forwards: it doesn't among these."""
         since, least = self.state.since, max(BLOCK - self.state.count, 1) - 1
-        begun: NDArray[np.int64] | int = since
-        if ts.min() < since:
-            begun = np.minimum(np.minimum.accumulate(ts), since)
+        if forwards and ts[0] >= since:
+            end = max(int(ts.searchsorted(since + BLOCK_MS)), least)
+            return end + 1 if end < len(ts) else 0, since
+        begun = np.minimum(np.minimum.accumulate(ts), since)
         later = ts - begun >= BLOCK_MS
         later[:least] = False
         end = int(later.argmax())
-        if not later[end]:
-            return 0, min(since, int(ts.min()))
-        return end + 1, since if isinstance(begun, int) else int(begun[end])
+        return (end + 1, int(begun[end])) if later[end] else (0, int(begun[-1]))
 
     def _block(self, batch: Batch, i: int, held: Levels) -> list[Told]:
         """The block is full: its last answer is i."""

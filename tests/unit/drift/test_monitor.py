@@ -27,6 +27,7 @@ encode = msgspec.msgpack.encode
     preset=st.sampled_from(["default", "classic"]),
     sample=st.booleans(),
     broken=st.booleans(),
+    backwards=st.booleans(),
     sizes=st.lists(st.integers(1, 900), min_size=1, max_size=12),
 )
 @settings(max_examples=25, deadline=None)
@@ -38,6 +39,7 @@ def test_no_cut_and_no_restart_changes_what_is_said_or_kept(
     preset: Any,
     sample: bool,
     broken: bool,
+    backwards: bool,
     sizes: list[int],
 ) -> None:
     rng = np.random.default_rng(seed)
@@ -46,6 +48,8 @@ def test_no_cut_and_no_restart_changes_what_is_said_or_kept(
         values[rng.integers(0, len(values), 4)] = [np.nan, np.inf, -np.inf, 1.5]
     labels = np.concatenate([rng.random(n) < mean / 2 for mean, n in levels])
     stream = answers(values, apart_ms=apart_ms, best=labels)
+    if backwards:
+        stream.ts[:] += rng.integers(-30_000, 30_000, len(stream))
     known = tuple(sorted(rng.beta(8, 2, 600).tolist())) if sample else ()
     spec = Spec(name="churn", version="3", labels=("no", "yes"), preset=preset, reference_confidence=known)
     whole, cut = Monitor(spec), Monitor(spec)
