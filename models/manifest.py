@@ -17,7 +17,7 @@ from models.dtype import Dtype
 from models.features import SESSION, Feature, RawFeature, SessionFeature, parse
 from models.part import Part, Share
 from models.quality import Performance
-from models.reference import CategoryReference, FeatureReference
+from models.reference import CELLS, CategoryReference, FeatureReference
 
 MANIFEST: Final = "manifest.json"
 MODEL: Final = "model.onnx"
@@ -219,6 +219,8 @@ class Manifest(Part):
                     raise ValueError(f"golden[{index}].inputs[{field.name!r}] is {value!r}, no {given.dtype}")
 
     def _check_features(self) -> None:
+        if (cells := sum(described.cells for described in self.features.values())) > CELLS:
+            raise ValueError(f"features has {cells:,} values and shares; {CELLS:,} are allowed")
         filled = {field.name for _, field in self.fields()}
         for name, described in self.features.items():
             if not isinstance(parse(name), SessionFeature):

@@ -9,14 +9,18 @@ from pydantic import Field, StringConstraints, model_validator
 
 from models.part import Finite, Part, Share
 
-KNOTS: Final = 1024
+KNOTS: Final = 256
 """Most values that describe a number."""
 CATEGORIES: Final = 1000
 """Most that are described by name."""
+LONGEST: Final = 200
+"""Characters of a category's name."""
+CELLS: Final = 20_000
+"""Knots and categories of all features together: what detectors keep of a version stays under 100 KB."""
 _SLACK: Final = 1e-6
 """How far shares may be from summing to 1."""
 
-Category = Annotated[str, StringConstraints(max_length=200)]
+Category = Annotated[str, StringConstraints(max_length=LONGEST)]
 
 
 class NumberReference(Part):
@@ -30,6 +34,11 @@ class NumberReference(Part):
     up_to: tuple[Share, ...]
     """Of those that aren't missing, the share up to and with each knot: growing, the last is 1."""
     missing: Share = 0.0
+
+    @property
+    def cells(self) -> int:
+        """Kinds of values that are told apart."""
+        return len(self.values)
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:
@@ -55,11 +64,25 @@ class CategoryReference(Part):
     """Of those that aren't missing, the share of values that aren't named: what is unseen is compared with this."""
     missing: Share = 0.0
 
+    @property
+    def cells(self) -> int:
+        """Kinds of values that are told apart."""
+        return len(self.shares)
+
     @model_validator(mode="after")
     def _agrees(self) -> Self:
         if abs((total := sum(self.shares.values()) + self.rest) - 1) > _SLACK:
             raise ValueError(f"shares and rest sum to {total:.9g} instead of 1")
         return self
+
+
+def spelt(value: bool | float | str) -> str:
+    """A category's one name: numbers and truths as JSON has them, whole numbers without a point."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(int(value)) if value == int(value) else repr(value)
 
 
 FeatureReference = Annotated[NumberReference | CategoryReference, Field(discriminator="type")]

@@ -175,7 +175,7 @@ def _allowed(expected: Floats) -> float:
 def _prove(folder: ModelFolder, columns: Columns, expected: Floats, who: str) -> None:
     """Loads the version as a worker does, and compares it with the estimator on every row."""
     with loaded(folder) as runtime:
-        got = Scores.of(folder.manifest, runtime.compute(columns.arrays())).matrix
+        got = Scores.of(folder.manifest.uncalibrated, runtime.compute(columns.arrays())).matrix
     off = np.abs(got - expected).max(axis=1)
     odd = ~(off <= _allowed(expected))
     if odd.any():
