@@ -1,12 +1,13 @@
 """Whether what a version is asked still looks like what it was made from: one detector over all its features.
 
 Windows don't overlap: 1,000 answers, or those of a day where that is 500, or of a week where it is 200, since a model
-with 30 answers a day would have its first window after a month else. Each compares every feature with the reference (models/drift/shift.py): a number's distribution function by the
-Kolmogorov-Smirnov distance, categories by chi-square, and the shares of missing, unseen and out-of-range values. Of all
-these tests together one counts by chance in a thousand windows (Benjamini-Hochberg); a feature has changed when it
-counts in two windows in a row, and is well again after three in which nothing about it is remarkable. Values that come
-in runs, as those of one session do, count for as many as they are worth (Rao and Scott's design effect, by blocks of
-100 answers). What it finds, and when: docs/inputs.md.
+with 30 answers a day would have its first window after a month else. Each compares every feature with the reference
+(models/drift/shift.py): a number's distribution function by the Kolmogorov-Smirnov distance, categories by chi-square,
+and the shares of missing, unseen and out-of-range values. Of all these tests together one counts by chance in a
+thousand windows (Benjamini-Hochberg); a feature has changed when it counts in two windows in a row, and is well again
+after three in which nothing about it is remarkable. Values that come in runs, as those of one session do, count for as
+many as they are worth (Rao and Scott's design effect, by blocks of 100 answers). What it finds, and when:
+docs/inputs.md.
 """
 
 from __future__ import annotations
