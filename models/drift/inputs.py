@@ -23,7 +23,7 @@ from models.drift.answers import Answers
 from models.drift.cells import Cells, Counts
 from models.drift.condition import Change, Condition, State
 from models.drift.shift import Shift, Test
-from models.drift.significance import discovered
+from models.drift.significance import counts_up_to
 from models.reference import FeatureReference
 
 DAY_MS: Final = 24 * 3600 * 1000
@@ -280,7 +280,7 @@ class InputDrift:
 
 
 def _bound(shifts: list[Shift]) -> float:
-    return discovered(np.array([test.p for shift in shifts for test in shift.tests]), RATE)
+    return counts_up_to(np.array([test.p for shift in shifts for test in shift.tests]), RATE)
 
 
 def _main(shift: Shift, bound: float) -> Test:

@@ -56,8 +56,8 @@ class PerformanceState(msgspec.Struct, kw_only=True):
     """Those sums once they are enough; where the manifest declares figures there are none."""
     judgements: int = 0
     newest: Judgement | None = None
-    bad: int = 0
-    """Bad judgements in a row."""
+    levels: list[int] = msgspec.field(default_factory=list)
+    """How bad the last ROW judgements were."""
     unusable: int = 0
     """Outcomes that say nothing: NaN, or another number of scores than labels."""
     too_late: int = 0
@@ -158,21 +158,21 @@ class PerformanceDrift:
         found = verdicts(self._tally, sums, reference)
         state.judgements += 1
         state.newest = Judgement(group[0].start, group[-1].end, sums[0], found)
-        level = max((verdict.level for verdict in found), default=0)
-        state.bad = state.bad + 1 if level else 0
-        told = self._seen(level, found, outcome.ts)
+        state.levels = [*state.levels[1 - ROW :], max((verdict.level for verdict in found), default=0)]
+        told = self._seen(found, outcome.ts)
         if told is None:
             return None
         wrong = worst([one for window in group for one in window.wrong])
         return self._told(*told, found, sums, reference, [source for _, source in wrong], outcome)
 
-    def _seen(self, level: int, found: Sequence[Verdict], ts: int) -> tuple[State, bool] | None:
-        condition = self.state.condition
-        if level and (condition.level or self.state.bad >= ROW):
-            return condition.see(level, ts, CALM)
-        if condition.level and any(verdict.z >= QUIET for verdict in found):
-            return condition.see(condition.level, ts, CALM)  # neither bad nor well: it stays as it is
-        return condition.see(0, ts, CALM)
+    def _seen(self, found: Sequence[Verdict], ts: int) -> tuple[State, bool] | None:
+        condition, levels = self.state.condition, self.state.levels
+        sure = min(levels) if len(levels) == ROW else 0
+        if not condition.level:
+            return condition.see(levels[-1] if sure else 0, ts, CALM)
+        if levels[-1] or any(verdict.z >= QUIET for verdict in found):
+            sure = max(sure, 1)  # bad once more, or neither bad nor well: it goes on
+        return condition.see(sure, ts, CALM)
 
     def _told(
         self,

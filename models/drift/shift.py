@@ -116,7 +116,7 @@ class Shift:
             "what": test.what,
             "change": round(test.effect, 4),
             "p": float(f"{test.p:.3g}"),
-            "counts_up_to_p": float(f"{max(bound, 0.0):.3g}"),
+            "counts_up_to_p": float(f"{bound:.3g}"),
             "values": self.there,
             "missing": _pair(self._counts[MISSING] / max(self.total, 1), reference.missing),
             "histogram": self.histogram(),
@@ -125,7 +125,7 @@ class Shift:
             told["alike"] = round(self._alike, 2)
         if test.what == "distribution":
             told["statistic"] = "kolmogorov-smirnov" if column.number else "chi-square"
-        if column.number and bound > 0:
+        if column.number:
             told["critical"] = round(ks_critical(bound, self._size), 4)
         if column.number and self.there:
             below = column.below(self._counts)

@@ -71,7 +71,7 @@ def at_least(k: int, n: int, seen: float, rows: float) -> float:
     )
     x = np.arange(k, n, dtype=float)
     ratios = (n - x) * (x + a) / ((x + 1) * (n - x - 1 + b))
-    return min(1.0, math.exp(first) * (1.0 + float(np.cumprod(ratios).sum())))
+    return min(1.0, math.exp(first) + float(np.exp(first + np.cumsum(np.log(ratios))).sum()))
 
 
 def share_changed(k: int, n: int, seen: float, rows: float) -> float:
@@ -79,12 +79,12 @@ def share_changed(k: int, n: int, seen: float, rows: float) -> float:
     return min(1.0, 2 * min(at_least(k, n, seen, rows), at_least(n - k, n, rows - seen, rows)))
 
 
-def discovered(p: Floats, rate: float) -> float:
-    """The largest of these p-values that counts, so that of all that count a share of `rate` at most is by chance; -1
-    where none does. Where nothing has changed, one of all counts with that probability at most.
+def counts_up_to(p: Floats, rate: float) -> float:
+    """The p-value up to which tests count, so that of those that count a share of `rate` at most is by chance. Where
+    nothing has changed, any counts with that probability at most.
 
     p: one a test. Source: Benjamini and Hochberg 1995.
     """
-    ranked = np.sort(p)
-    within = ranked <= rate * np.arange(1, len(p) + 1) / len(p)
-    return float(ranked[within][-1]) if within.any() else -1.0
+    within = np.sort(p) <= rate * np.arange(1, len(p) + 1) / len(p)
+    counting = int(np.flatnonzero(within)[-1]) + 1 if within.any() else 1
+    return rate * counting / len(p)

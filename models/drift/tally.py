@@ -19,8 +19,8 @@ RELIABILITY: Final = 15
 BINS: Final = 128
 """Of the second of two labels' log odds, from -8 to 8: .125 each, a 32nd around p = .5. Two scores in one bin count as
 equal, which moves the AUC by rank_error() at most."""
-BINS_OF_MANY: Final = 32
-"""Where there are more labels: log odds of .5."""
+BINS_OF_MANY: Final = 64
+"""Where there are more labels: log odds of .25."""
 MANY: Final = 10
 """With more labels than these there is no AUC: its bins would be most of what is kept."""
 _FURTHEST: Final = 8.0
