@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -11,9 +11,15 @@ from core.errors import UsageError
 from models.calibration import KNOTS, Isotonic, Temperature
 
 Floats = NDArray[np.floating[Any]]
+Method = Literal["temperature", "isotonic"]
 
 _TINY: Final = float(np.finfo(np.float32).tiny)
 _HALVINGS: Final = 60
+
+
+def fitted(method: Method, probabilities: Floats, truth: ArrayLike) -> Temperature | Isotonic:
+    """As temperature() or isotonic() does it."""
+    return temperature(probabilities, truth) if method == "temperature" else isotonic(probabilities, truth)
 
 
 def temperature(probabilities: Floats, truth: ArrayLike) -> Temperature:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from itertools import pairwise
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -54,7 +55,12 @@ class Isotonic(Part):
 
     def applied(self, p: NDArray[np.float32]) -> NDArray[np.float32]:
         """(n, 2) probabilities, each row finite -> (n, 2). Source: Zadrozny and Elkan 2002."""
-        return _two(np.interp(p[:, 1], self.given, self.meant))
+        return _two(np.interp(p[:, 1], *self.knots))
+
+    @cached_property
+    def knots(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """given and meant."""
+        return np.array(self.given), np.array(self.meant)
 
 
 def _two(second: NDArray[np.floating[Any]]) -> NDArray[np.float32]:

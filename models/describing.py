@@ -12,6 +12,8 @@ from typing import Any, Final
 import numpy as np
 
 from core.errors import ManifestError
+from models.dtype import Dtype
+from models.manifest import Input
 from models.reference import LONGEST, CategoryReference, FeatureReference, NumberReference, spelt
 
 QUANTILES: Final = 64
@@ -36,6 +38,16 @@ def described(sample: Sample, categories: Collection[str] = ()) -> dict[str, Fea
         raise ManifestError(f"the sample's columns differ in length: { {n: len(c) for n, c in columns.items()} }")
     found = {name: _described(name, column, name in categories) for name, column in columns.items()}
     return {name: reference for name, reference in found.items() if reference is not None}
+
+
+def described_inputs(sample: Sample, inputs: Mapping[str, Input], where: str) -> dict[str, FeatureReference]:
+    """Of the sample's columns those that fill an input: others are labels, ids and what else a file has. What fills a
+    string input is a category. Raises ManifestError where none does."""
+    types = {field.name: given.dtype for given in inputs.values() for field in given.fields}
+    theirs = {name: column for name, column in sample.items() if name in types}
+    if not theirs:
+        raise ManifestError(f"{where}: no column of the reference fills an input; the fields are {', '.join(types)}")
+    return described(theirs, [name for name in theirs if types[name] is Dtype.STRING])
 
 
 def sample_of(path: Path) -> dict[str, list[Any]]:

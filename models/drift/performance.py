@@ -3,9 +3,10 @@
 Outcomes are summed in windows of event time (an hour, or what the manifest says), 24 of them: the oldest that has been
 judged makes room, else the two that are closest together become one. The clock is the newest event time that has a
 label. Whenever it enters another window, those that are over, and whose labels are known whatever they are, are judged
-in order, together until they have 500 labels. The first 1,000 are the reference, unless the manifest declares one. A
-figure that is worse by 3.5 deviations and by more than next to nothing, in two judgements in a row, is told. Labels and
-corrections that come later still change the figures of page(), not what was said.
+in order, together until they have 1,000 labels, or 300 in a week and more. The first two such groups are the reference,
+unless the manifest declares one. A figure that is worse by 3 deviations and by more than next to nothing, in two
+judgements in a row, is told. Labels and corrections that come later still change the figures of page(), not what was
+said. What it finds, and when: docs/inputs.md.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ from models.drift.verdict import CRITICAL, QUIET, Verdict, verdicts
 from models.drift.windows import Window, Windows, worst
 from models.quality import Performance, Quality
 
-ENOUGH: Final = 500
-"""Labels that a judgement needs: an accuracy of .8 is known within .018 then, and a drop of 8 points found."""
-REFERENCE: Final = 1000
-"""Labels of the first windows that make a reference."""
+ENOUGH: Final = ((1000, 0), (300, 7 * 24 * 3600 * 1000))
+"""(labels, ms of event time from the first to the end): what windows must have of both to be judged. Of 1,000 labels an
+accuracy of .9 is known within a point."""
+REFERENCE: Final = 2
+"""Groups of windows, the first ones, that make a reference."""
 ROW: Final = 2
 """Judgements in a row that are bad, before a person hears of it."""
 CALM: Final = 2
@@ -50,8 +52,8 @@ class PerformanceState(msgspec.Struct, kw_only=True):
     """The newest event time with a label."""
     frontier: int = 0
     """Up to here all is judged."""
-    first: list[Any] = msgspec.field(default_factory=list)
-    """Sums of the reference, while it is collected."""
+    first: list[list[Any]] = msgspec.field(default_factory=list)
+    """Sums of the reference's groups, while it is collected."""
     reference: list[Any] | None = None
     """Those sums once they are enough; where the manifest declares figures there are none."""
     judgements: int = 0
@@ -120,7 +122,7 @@ class PerformanceDrift:
     def _reference_page(self) -> dict[str, object] | None:
         if (declared := self._performance.measured) is not None:
             return {"from": "manifest", "figures": figures(declared)}
-        known = self.state.reference or self.state.first
+        known = self.state.reference or (summed(self.state.first) if self.state.first else None)
         quality = self._tally.quality(known) if known else None
         if quality is None:
             return None
@@ -137,7 +139,8 @@ class PerformanceDrift:
             if window.end > known:
                 break
             group.append(window)
-            if sum(each.sums[0] for each in group) >= ENOUGH:
+            labels, age = sum(each.sums[0] for each in group), window.end - group[0].start
+            if any(labels >= enough and age >= old for enough, old in ENOUGH):
                 if change := self._judge(group, outcome):
                     changes.append(change)
                 group = []
@@ -151,9 +154,9 @@ class PerformanceDrift:
         sums = summed([window.sums for window in group])
         reference = self._performance.measured or state.reference
         if reference is None:
-            state.first = summed([state.first, sums]) if state.first else sums
-            if state.first[0] >= REFERENCE:
-                state.reference, state.first = state.first, []
+            state.first.append(sums)
+            if len(state.first) == REFERENCE:
+                state.reference, state.first = summed(state.first), []
             return None
         found = verdicts(self._tally, sums, reference)
         state.judgements += 1

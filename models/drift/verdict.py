@@ -12,8 +12,8 @@ from models.quality import Quality
 
 Metric = Literal["accuracy", "auc", "calibration", "mae", "bias"]
 
-CRITICAL: Final = 3.5
-"""Deviations by which a figure must be worse: 1 in 4,300 by chance."""
+CRITICAL: Final = 3.0
+"""Deviations by which a figure must be worse: 1 in 740 by chance, and twice in a row."""
 QUIET: Final = 2.0
 """Deviations below which it is as good as ever."""
 FLOORS: Final[dict[Metric, float]] = {"accuracy": 0.02, "auc": 0.02, "calibration": 0.05, "mae": 0.1, "bias": 0.25}

@@ -49,7 +49,7 @@ def test_a_version_as_good_as_ever_is_never_told() -> None:
     drift = PerformanceDrift("churn@1", 2)
     assert drift.judge(labelled(1, 40_000)) == []
     page: Any = drift.page()
-    assert page["judgements"] > 40
+    assert page["judgements"] > 30
     assert page["reference"]["complete"]
     assert len(page["windows"]) == KEPT
     assert page["windows"][-2]["figures"]["accuracy"] == pytest.approx(0.78, abs=0.05)
@@ -148,7 +148,7 @@ def test_few_labels_a_day_are_judged_together() -> None:
     assert drift.judge(labelled(1, 3000, every_ms=DAY // 10)) == []
     page: Any = drift.page()
     assert page["judgements"] >= 2
-    assert page["newest"]["labels"] >= 500
+    assert 300 <= page["newest"]["labels"] < 1000
     assert len(page["windows"]) <= KEPT
 
 
@@ -157,22 +157,23 @@ def test_few_labels_a_day_are_judged_together() -> None:
 def test_neither_cuts_nor_msgpack_change_anything(data: st.DataObject) -> None:
     random = np.random.default_rng(data.draw(st.integers(0, 9)))
     every_ms = data.draw(st.sampled_from([20_000, HOUR]))
-    rows = [*labelled(1, 1500, every_ms=every_ms), *labelled(2, 1800, 1500 * every_ms, every_ms, wrong=0.5)]
+    declared = data.draw(st.sampled_from([None, Performance(measured=Quality(rows=10_000, accuracy=0.77))]))
+    rows = labelled(1, 3000, every_ms=every_ms, wrong=0.5)
     rows += [Outcome(o.ts, o.source, o.label, o.scores, None, -1) for o in rows[::7]]
     late = np.argsort([one.ts for one in rows] + random.exponential(50 * every_ms, len(rows)))
     rows = [rows[i] for i in late]
-    whole = PerformanceDrift("churn@1", 2)
+    whole = PerformanceDrift("churn@1", 2, declared)
     expected = whole.judge(rows)
-    assert expected
+    assert bool(expected) == bool(declared)
     state, changes = PerformanceState(), []
     cuts = sorted(data.draw(st.lists(st.integers(0, len(rows)), max_size=8)))
     for first, last in zip([0, *cuts], [*cuts, len(rows)], strict=True):
-        part = PerformanceDrift("churn@1", 2, None, state)
+        part = PerformanceDrift("churn@1", 2, declared, state)
         changes += part.judge(rows[first:last])
         state = msgspec.msgpack.decode(msgspec.msgpack.encode(part.state), type=PerformanceState)
     assert changes == expected
     assert state == whole.state
-    assert whole.page() == PerformanceDrift("churn@1", 2, None, state).page()
+    assert whole.page() == PerformanceDrift("churn@1", 2, declared, state).page()
 
 
 @settings(max_examples=15, deadline=None)

@@ -145,10 +145,11 @@ def test_events_are_read_by_the_reference() -> None:
             "member": [True, False],
             "shop": [3, 7],
             "session.count": [1, 2],
+            "session.mean.value": [1, None],
         },
         categories=["shop"],
     )
-    made = of(features, ("value", "session.count"))
+    made = of(features, ("value", "session.count", "session.mean.value"))
     events: list[dict[str, Any]] = [
         {"value": 1, "amount": 5.5, "country": "de", "member": True, "shop": 7},
         {"value": 2.5, "amount": None, "country": None, "member": False, "shop": 3.0},
@@ -157,18 +158,18 @@ def test_events_are_read_by_the_reference() -> None:
     ]
     fields = ("other", "value")
     found = numbers(events, fields)
-    session = np.array([[9.0, 1.0], [9.0, np.nan], [9.0, 1e300], [9.0, 4.0]])
-    got = Watched(made, fields, ("session.sum.value", "session.count")).of(events, found, session)
+    session = np.array([[9.0, 1.0], [np.nan, np.nan], [9.0, 1e300], [9.0, 4.0]])
+    got = Watched(made, fields, ("session.mean.value", "session.count")).of(events, found, session)
     assert got.dtype == np.float32
     nan = np.nan
     expected = [
-        [5.5, 1, 1, 1, 1, 1],
-        [nan, 2.5, nan, 0, 0, nan],
-        [nan, 3, -1, 1, 1, nan],
-        [nan, 4, -1, nan, -1, 4],
+        [5.5, 1, 1, 1, 1, 1, 9],
+        [nan, 2.5, nan, 0, 0, 0, nan],
+        [nan, 3, -1, 1, 1, 0, 9],
+        [nan, 4, -1, nan, -1, 4, 9],
     ]
     assert np.array_equal(got, np.array(expected, np.float32), equal_nan=True)
-    assert len(Watched(made, fields, ("session.count",))) == 6
+    assert len(Watched(made, fields, ("session.mean.value", "session.count"))) == 7
 
 
 def test_manifests_without_these_parts_are_written_as_before(tmp_path: Path) -> None:
