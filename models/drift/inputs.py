@@ -4,10 +4,10 @@ Windows don't overlap: 1,000 answers, or those of a day where that is 500, or of
 with 30 answers a day would have its first window after a month else. Each compares every feature with the reference
 (models/drift/shift.py): a number's distribution function by the Kolmogorov-Smirnov distance, categories by chi-square,
 and the shares of missing, unseen and out-of-range values. Of all these tests together one counts by chance in a
-thousand windows (Benjamini-Hochberg); a feature has changed when it counts in two windows in a row, and is well again
-after three in which nothing about it is remarkable. Values that come in runs, as those of one session do, count for as
-many as they are worth (Rao and Scott's design effect, by blocks of 100 answers). What it finds, and when:
-docs/inputs.md.
+thousand windows (Benjamini-Hochberg); a feature has changed when it counts in two windows in a row, or half of it has
+moved in one, and is well again after three in which nothing about it is remarkable. Values that come in runs, as those
+of one session do, count for as many as they are worth (Rao and Scott's design effect, by blocks of 100 answers). What
+it finds, and when: docs/inputs.md.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ BLOCK: Final = 100
 RATE: Final = 1e-3
 """How often any test of a window counts by chance."""
 ROW: Final = 2
-"""Windows in a row in which a feature's change counts."""
+"""Windows in a row in which a feature's change counts; one is enough for a change of HALF."""
 CALM: Final = 3
 """Windows in a row in which nothing about it is remarkable, before it is well again."""
 REMARKABLE: Final = 0.01
@@ -84,7 +84,7 @@ class InputState(msgspec.Struct, kw_only=True):
     spread: bytes = b""
     """(2, features) float64: how much blocks differed in all windows, and how much they should by chance."""
     row: bytes = b""
-    """(features,) uint8: windows in a row in which a change counted."""
+    """(features,) uint8: windows in a row in which a change counted; a large one counts as ROW."""
     calm: bytes = b""
     """(features,) uint8: windows in a row that were unremarkable, while it is changed."""
     changed: bytes = b""
@@ -197,9 +197,9 @@ class InputDrift:
         bound = _bound(shifts)
         before = self._changed.copy()
         for j, shift in enumerate(shifts):
-            counts = shift.of(bound) is not None
-            self._row[j] = min(self._row[j] + 1, 255) if counts else 0
-            self._calm[j] = 0 if counts or shift.p < REMARKABLE else min(self._calm[j] + 1, 255)
+            test = shift.of(bound)
+            self._row[j] = 0 if test is None else min(self._row[j] + (ROW if test.effect >= HALF else 1), 255)
+            self._calm[j] = 0 if test or shift.p < REMARKABLE else min(self._calm[j] + 1, 255)
             if self._row[j] >= ROW:
                 self._changed[j] = 1
             elif self._calm[j] >= CALM:

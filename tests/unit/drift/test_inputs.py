@@ -61,10 +61,10 @@ def told(change: Change) -> list[dict[str, Any]]:
 
 
 def test_a_stream_like_its_reference_is_never_told() -> None:
-    drift, changes = folded(stream(1, 60_000))
+    drift, changes = folded(stream(1, 30_000))
     assert changes == []
     page = drift.page()
-    assert page["windows"] == 60
+    assert page["windows"] == 30
     assert page["changed"] == []
 
 
@@ -126,6 +126,14 @@ def test_each_kind_of_change_is_named(what: str, feature: str, now: Matrix) -> N
     assert feature in changes[0].title
 
 
+def test_a_feature_that_dies_is_told_within_a_window() -> None:
+    dead = stream(2, 1000)
+    dead[:, 1] = np.nan
+    _, changes = folded(stream(1, 2000), dead)
+    assert [(change.state, change.evidence["changed"]) for change in changes] == [("opened", ["age"])]
+    assert "age (90 points missing)" in changes[0].title
+
+
 def test_more_features_that_change_later_make_it_worse_once() -> None:
     later = stream(3, 6000, shift=0.5)
     later[:, 1] += 8
@@ -148,9 +156,9 @@ def test_a_slow_model_is_looked_at_within_weeks() -> None:
 def test_values_that_come_in_runs_count_for_what_they_are_worth() -> None:
     """Sessions of 40 events whose customer has one age: a window knows 25 customers, not 1,000."""
     random = np.random.default_rng(7)
-    calm = stream(7, 200_000)
-    calm[:, 1] = np.repeat(random.normal(40, 10, 5000), 40)
-    calm[:, 2] = np.repeat((random.random(5000) > 0.7).astype(float), 40)
+    calm = stream(7, 80_000)
+    calm[:, 1] = np.repeat(random.normal(40, 10, 2000), 40)
+    calm[:, 2] = np.repeat((random.random(2000) > 0.7).astype(float), 40)
     drift, changes = folded(calm)
     assert changes == []
     features: Any = drift.page()["features"]
@@ -169,7 +177,7 @@ def test_answers_without_features_change_nothing() -> None:
     assert msgspec.msgpack.encode(drift.state) == before
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(cuts=st.lists(st.integers(0, 4200), max_size=8), every_ms=st.sampled_from([10, 1_000_000]))
 def test_neither_cuts_nor_msgpack_change_anything(cuts: list[int], every_ms: int) -> None:
     rows = np.concatenate((stream(1, 1300), stream(2, 2900, shift=0.7)))
@@ -185,7 +193,7 @@ def test_neither_cuts_nor_msgpack_change_anything(cuts: list[int], every_ms: int
     assert state == whole.state
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(data=st.data())
 def test_whatever_comes_is_counted_without_harm(data: st.DataObject) -> None:
     odd = st.sampled_from([np.nan, np.inf, -np.inf, -1.0, 1e30, 0.5, 3.0, 1e9])

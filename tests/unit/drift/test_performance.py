@@ -47,9 +47,9 @@ def verdicts(evidence: dict[str, object]) -> dict[str, Any]:
 
 def test_a_version_as_good_as_ever_is_never_told() -> None:
     drift = PerformanceDrift("churn@1", 2)
-    assert drift.judge(labelled(1, 40_000)) == []
+    assert drift.judge(labelled(1, 20_000)) == []
     page: Any = drift.page()
-    assert page["judgements"] > 30
+    assert page["judgements"] > 13
     assert page["reference"]["complete"]
     assert len(page["windows"]) == KEPT
     assert page["windows"][-2]["figures"]["accuracy"] == pytest.approx(0.78, abs=0.05)
@@ -80,8 +80,8 @@ def test_a_small_loss_is_a_warning_that_may_get_worse() -> None:
     first = 12_000 * 10_000
     drift = PerformanceDrift("churn@1", 2, Performance(window_s=6 * 3600))
     changes = drift.judge(labelled(1, 12_000))
-    changes += drift.judge(labelled(2, 24_000, first, wrong=0.12))
-    changes += drift.judge(labelled(3, 24_000, 3 * first, wrong=0.4))
+    changes += drift.judge(labelled(2, 12_000, first, wrong=0.12))
+    changes += drift.judge(labelled(3, 12_000, 2 * first, wrong=0.4))
     told = [(change.state, change.severity) for change in changes if not change.reminder]
     assert told == [("opened", "warning"), ("worsened", "critical")]
 
@@ -135,8 +135,8 @@ def test_late_labels_and_corrections_show_on_the_page() -> None:
 
 def test_nothing_is_judged_before_all_its_labels_can_be_known() -> None:
     """One kind of label is known at once, the other after a day: what is there before says nothing."""
-    rows = labelled(1, 30_000, odds=-2)
-    declared = Quality(rows=30_000, accuracy=sum((one.scores[1] > 0.5) == one.label for one in rows) / len(rows))
+    rows = labelled(1, 20_000, odds=-2)
+    declared = Quality(rows=20_000, accuracy=sum((one.scores[1] > 0.5) == one.label for one in rows) / len(rows))
     eager, certain = Performance(measured=declared), Performance(measured=declared, labels_after_s=86_400)
     arrived = sorted(rows, key=lambda one: one.ts if one.label else one.ts + DAY)
     assert PerformanceDrift("churn@1", 2, eager).judge(arrived)
@@ -152,7 +152,7 @@ def test_few_labels_a_day_are_judged_together() -> None:
     assert len(page["windows"]) <= KEPT
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(data=st.data())
 def test_neither_cuts_nor_msgpack_change_anything(data: st.DataObject) -> None:
     random = np.random.default_rng(data.draw(st.integers(0, 9)))
@@ -176,7 +176,7 @@ def test_neither_cuts_nor_msgpack_change_anything(data: st.DataObject) -> None:
     assert whole.page() == PerformanceDrift("churn@1", 2, declared, state).page()
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(data=st.data(), labels=st.sampled_from([0, 2, 3]))
 def test_whatever_comes_its_state_is_bounded_and_nothing_fails(data: st.DataObject, labels: int) -> None:
     random = np.random.default_rng(data.draw(st.integers(0, 999)))
@@ -197,7 +197,7 @@ def test_whatever_comes_its_state_is_bounded_and_nothing_fails(data: st.DataObje
     assert b"NaN" not in msgspec.json.encode(drift.page())
 
 
-@pytest.mark.parametrize(("labels", "most"), [(0, 6_000), (2, 40_000), (10, 60_000), (1000, 10_000)])
+@pytest.mark.parametrize(("labels", "most"), [(0, 6_000), (2, 40_000), (10, 60_000), (100, 10_000)])
 def test_what_is_kept_is_bounded(labels: int, most: int) -> None:
     random = np.random.default_rng(1)
     drift = PerformanceDrift("churn@1", labels)
