@@ -203,7 +203,7 @@ def _outcomes(rng: np.random.Generator, n: int, at: int, wrong: float = 0.0) -> 
 
 def _performance_alarms() -> Result:
     rng = np.random.default_rng(SEED)
-    told, lives, life = 0, 40, 50_000
+    told, lives, life = 0, 25, 40_000
     for _ in range(lives):
         drift = PerformanceDrift("m@1", 2)
         told += sum(one.state == "opened" for one in drift.judge(_outcomes(rng, life, 0)))
