@@ -34,7 +34,6 @@ from tables.drift import Reference, Watch, packed, references, watches
 
 log = logging.getLogger(__name__)
 
-COLUMNS: Final = 0
 KEPT: Final = 200
 """Versions whose detectors stay in memory; others are read from the table when they are needed."""
 DONE: Final = {"reset": "reset", "acknowledge": "acknowledged", "resolve": "resolved"}
@@ -184,7 +183,8 @@ class Detectors:
         self.raw: bytes | None = None
         """As the table holds what they have seen."""
         self._spec = spec
-        self._ordering = Ordering(partitions, COLUMNS, watch.ordering if watch else None)
+        self._columns = len(spec.described)
+        self._ordering = Ordering(partitions, self._columns, watch.ordering if watch else None)
         self._monitor = Monitor(spec, watch.monitor if watch else None, reference.frozen if reference else None)
         self._singles = watch.singles if watch else Singles()
         self._written = reference.frozen if reference else None
@@ -195,7 +195,7 @@ class Detectors:
         """What a person should hear of it. now: when the record was written, ms since epoch. Raises DecodeError."""
         self._seen, self._now = None, now
         if isinstance(record, Scored):
-            self._seen = self._ordering.merge(Answers.of(record, COLUMNS), now)
+            self._seen = self._ordering.merge(Answers.of(record, self._columns), now)
             if self._seen is not None:
                 yield from self._monitor.fold(self._seen)
         elif isinstance(record, Outcomes):

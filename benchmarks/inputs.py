@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
-from scipy import signal  # type: ignore[import-untyped]  # scipy ships no types
+from scipy import signal
 
 from benchmarks.lab import Lab
 from benchmarks.registry import Result, benchmark

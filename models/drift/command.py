@@ -32,7 +32,7 @@ def obey(monitor: Monitor, command: Command) -> list[Change]:
     identity, ended = monitor.spec.identity, []
     if command.subject not in (None, identity):
         return []
-    for kind, condition in monitor.state.conditions().items():
+    for kind, condition in monitor.conditions.items():
         if condition.level and command.kind in (None, kind):
             if command.does == "acknowledge":
                 condition.by = command.by

@@ -129,6 +129,11 @@ class InputDrift:
             changed=self._changed.astype("u1").tobytes(),
         )
 
+    @property
+    def condition(self) -> Condition:
+        """What a person is told of."""
+        return self._state.condition
+
     def fold(self, answers: Answers) -> list[Change]:
         """The next answers of the version; those without features change nothing."""
         if answers.features is None or not len(answers):

@@ -12,9 +12,12 @@ from models.drift.answers import Answers
 from models.drift.batch import LONGEST, Batch
 from models.drift.condition import Change, Condition
 from models.drift.confidence import ConfidenceDrift, ConfidenceState
+from models.drift.expected import ExpectedPerformance, ExpectedState
+from models.drift.inputs import InputDrift, InputState
 from models.drift.labels import LabelDrift, LabelReference, LabelState
 from models.drift.levels import LevelRules, LevelState
 from models.drift.outcomes import Outcomes
+from models.drift.performance import PerformanceDrift, PerformanceState
 from models.drift.reference import ConfidenceReference
 from models.drift.spec import Spec
 from models.drift.trail import Trail
@@ -45,6 +48,11 @@ class State(msgspec.Struct, kw_only=True):
     levels: LevelState = msgspec.field(default_factory=LevelState)
     labels: LabelState = msgspec.field(default_factory=LabelState)
     trail: Trail = msgspec.field(default_factory=Trail)
+    inputs: InputState | None = None
+    expected: ExpectedState | None = None
+    performance: PerformanceState | None = None
+    judged: dict[str, int] = msgspec.field(default_factory=dict)
+    """TOPIC/PARTITION of feedback -> offset of the newest record that has been judged."""
 
     def conditions(self) -> dict[str, Condition]:
         """By their kind; all of them."""
@@ -68,25 +76,62 @@ class Monitor:
         self._begin(state or State(), frozen or Frozen())
 
     def _begin(self, state: State, frozen: Frozen) -> None:
-        self.state, self.frozen = state, frozen
+        self._state, self.frozen = state, frozen
+        spec, described = self.spec, self.spec.described
+        self.inputs = InputDrift(spec.identity, described, state.inputs) if described else None
+        believed = spec.calibrated and len(spec.labels) >= 2
+        self.expected = ExpectedPerformance(spec.identity, len(spec.labels), state.expected) if believed else None
+        self.performance = PerformanceDrift(spec.identity, len(spec.labels), spec.quality, state.performance)
         self.confidence = ConfidenceDrift(self.spec, state.confidence, frozen.confidence)
         self.levels = LevelRules(self.spec, state.levels, frozen.confidence)
         self.labels = LabelDrift(self.spec, state.labels, frozen.labels)
+
+    @property
+    def state(self) -> State:
+        """As of now."""
+        return msgspec.structs.replace(
+            self._state,
+            inputs=self.inputs.state if self.inputs is not None else None,
+            expected=self.expected.state if self.expected is not None else None,
+            performance=self.performance.state,
+        )
+
+    @property
+    def conditions(self) -> dict[str, Condition]:
+        """By their kind; all of them, as the detectors have them."""
+        found = self._state.conditions() | {"performance_drift": self.performance.state.condition}
+        if self.inputs is not None:
+            found["input_drift"] = self.inputs.condition
+        if self.expected is not None:
+            found["performance_expected"] = self.expected.state.condition
+        return found
 
     def fold(self, answers: Answers) -> list[Change]:
         """The next answers, in the order of event time. Returns what a person should hear of, in that order."""
         if not len(answers):
             return []
-        self.state.ts, self.state.source = int(answers.ts[-1]), answers.source(len(answers) - 1)
+        self._state.ts, self._state.source = int(answers.ts[-1]), answers.source(len(answers) - 1)
+        told = self._sure(answers)
+        if self.inputs is not None:
+            told += self.inputs.fold(answers)
+        if self.expected is not None:
+            told += self.expected.fold(answers)
+        if len(told) > 1:
+            places = {answers.source(i): i for i in range(len(answers))}
+            told.sort(key=lambda change: places[change.source])
+        return told
+
+    def _sure(self, answers: Answers) -> list[Change]:
+        """What confidences and labels say."""
         if not self.spec.confident or answers.confidence is None:
-            self.state.answers += len(answers)
+            self._state.answers += len(answers)
             return []
         told: list[Change] = []
         usable, confidence = self._usable(answers, answers.confidence)
         for start in range(0, len(confidence), LONGEST):
             end = start + LONGEST
             part = usable if len(confidence) <= LONGEST else usable.take(slice(start, end))
-            told += self._fold(Batch.of(part, confidence[start:end], self.state.answers))
+            told += self._fold(Batch.of(part, confidence[start:end], self._state.answers))
         return told
 
     def _usable(self, answers: Answers, confidence: NDArray[np.float32]) -> tuple[Answers, NDArray[np.float32]]:
@@ -96,31 +141,36 @@ class Monitor:
             return answers, confidence
         finite = np.isfinite(confidence)
         if not finite.all():
-            self.state.unusable += int(np.count_nonzero(~finite))
+            self._state.unusable += int(np.count_nonzero(~finite))
             answers, confidence = answers.take(finite), confidence[finite]
         return answers, np.clip(confidence, 0, 1)
 
     def _fold(self, batch: Batch) -> list[Change]:
-        self.state.trail.fold(batch)
+        self._state.trail.fold(batch)
         told = self.confidence.fold(batch)
         reference = self.confidence.reference
         told += self.levels.fold(batch, reference)
         if self.spec.labels:
-            told += self.labels.fold(batch, reference, self.state.confidence.collecting.first)
-        self.state.answers += len(batch)
+            told += self.labels.fold(batch, reference, self._state.confidence.collecting.first)
+        self._state.answers += len(batch)
         if reference is not self.frozen.confidence or self.labels.reference is not self.frozen.labels:
             self.frozen = Frozen(confidence=reference, labels=self.labels.reference)
         told.sort(key=lambda one: one[0])
         return [change for _, change in told]
 
     def judge(self, outcomes: Outcomes) -> list[Change]:
-        """What came of earlier answers."""
-        return []
+        """What came of earlier answers; what was told before is left out."""
+        where = f"{outcomes.topic}/{outcomes.partition}"
+        offsets = outcomes.offsets or (outcomes.offset,) * len(outcomes.outcomes)
+        newest = -1 if offsets[:1] == (0,) else self._state.judged.get(where, -1)  # a topic that was made anew
+        fresh = [one for one, offset in zip(outcomes.outcomes, offsets, strict=True) if offset > newest]
+        self._state.judged[where] = max(newest, outcomes.offset, *offsets)
+        return self.performance.judge(fresh)
 
     def reset(self) -> list[Change]:
         """Begins anew with the next answer, since a person said so: its first 2,000 are the new reference. Returns
         the end of each condition that was open."""
-        old = self.state
+        old = self._state
         told = [
             Change(
                 kind=kind,
@@ -132,15 +182,15 @@ class Monitor:
                 title=RESET,
                 evidence={"model": self.spec.name, "version": self.spec.version, "reset": True},
             )
-            for kind, condition in old.conditions().items()
+            for kind, condition in self.conditions.items()
             if condition.level
         ]
-        self._begin(State(ts=old.ts, source=old.source), Frozen())
+        self._begin(State(ts=old.ts, source=old.source, judged=old.judged), Frozen())
         return told
 
     def page(self) -> dict[str, object]:
         """For people, JSON: confidence over time, histograms reference and now, detectors, open conditions."""
-        state = self.state
+        state = self._state
         page: dict[str, object] = {
             "model": self.spec.name,
             "version": self.spec.version,
@@ -151,7 +201,7 @@ class Monitor:
             "open": [
                 {"kind": kind, "level": condition.level, "since": condition.since, "told": condition.told}
                 | ({"by": condition.by} if condition.by else {})
-                for kind, condition in state.conditions().items()
+                for kind, condition in self.conditions.items()
                 if condition.level
             ],
         }
@@ -160,4 +210,10 @@ class Monitor:
             page["levels"] = self.levels.page()
         if self.spec.labels:
             page["labels"] = self.labels.page()
+        if self.inputs is not None:
+            page["inputs"] = self.inputs.page()
+        if self.expected is not None:
+            page["expected"] = self.expected.page()
+        if self._state.judged:
+            page["performance"] = self.performance.page()
         return page

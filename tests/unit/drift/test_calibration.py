@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.optimize import minimize_scalar  # type: ignore[import-untyped]  # scipy ships no types
-from scipy.special import log_softmax, softmax  # type: ignore[import-untyped]
+from scipy.optimize import minimize_scalar
+from scipy.special import log_softmax, softmax
 from sklearn.isotonic import IsotonicRegression
 
 from core.errors import GoldenMismatchError, ManifestError, UsageError

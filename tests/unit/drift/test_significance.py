@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import betabinom, chi2, kstwo  # type: ignore[import-untyped]  # scipy ships no types
+from scipy.stats import betabinom, chi2, kstwo
 
 from models.drift.significance import at_least, chi_square, counts_up_to, ks, ks_critical, share_changed
 
