@@ -198,7 +198,7 @@ def _outcomes(rng: np.random.Generator, n: int, at: int, wrong: float = 0.0) -> 
     p = 1 / (1 + np.exp(-2 * rng.standard_normal(n)))
     truth = (rng.random(n) < p) ^ (rng.random(n) < wrong)
     for i, (q, t) in enumerate(zip(p.tolist(), truth.tolist(), strict=True), at):
-        yield Outcome(i * APART_MS * 40, f"observations/0/{i}", int(t), (1 - q, q))
+        yield Outcome(i * APART_MS * 144, f"observations/0/{i}", int(t), (1 - q, q))
 
 
 def _performance_alarms() -> Result:
@@ -207,7 +207,7 @@ def _performance_alarms() -> Result:
     for _ in range(lives):
         drift = PerformanceDrift("m@1", 2)
         told += sum(one.state == "opened" for one in drift.judge(_outcomes(rng, life, 0)))
-    conditions = {"labels": lives * life, "life": life, "a_window": 900, "seed": SEED}
+    conditions = {"labels": lives * life, "life": life, "a_window": 250, "seed": SEED}
     return Result("performance_false_alarms", told / (lives * life) * 1e6, "per million labels", conditions)
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import Field, StringConstraints, TypeAdapter, model_validator
 
 from models.part import Finite, Part, Share
 
@@ -86,3 +87,15 @@ def spelt(value: bool | float | str) -> str:
 
 
 FeatureReference = Annotated[NumberReference | CategoryReference, Field(discriminator="type")]
+
+_FEATURES: Final = TypeAdapter(dict[str, FeatureReference])
+
+
+def packed(features: Mapping[str, FeatureReference]) -> bytes:
+    """A manifest's `features` for where they are kept beside what isn't pydantic's; unpacked() reads them."""
+    return _FEATURES.dump_json(dict(features))
+
+
+def unpacked(packed: bytes) -> dict[str, FeatureReference]:
+    """What packed() was given, in its order."""
+    return _FEATURES.validate_json(packed)

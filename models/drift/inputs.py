@@ -48,6 +48,10 @@ _TOLD: Final = 5
 _EXAMPLES: Final = 5
 _FADE: Final = 0.8
 """What earlier windows weigh where it is measured how alike neighbours are."""
+_MOST: Final = 3.0
+"""Times as alike as they were is the most that one window can say."""
+_KNOWN: Final = 3
+"""Windows after which it is known without looking at the next one."""
 
 
 class Closed(msgspec.Struct):
@@ -62,6 +66,8 @@ class Closed(msgspec.Struct):
     answers: int
     counts: bytes
     """(cells,) uint16."""
+    alike: bytes
+    """(features,) float64: as Shift has it."""
 
 
 class InputState(msgspec.Struct, kw_only=True):
@@ -163,7 +169,7 @@ class InputDrift:
         }
         if closed is None:
             return told | {"window": None, "features": []}
-        shifts = self._shifts(_ints(closed.counts, "<u2", self._cells.size))
+        shifts = self._shifts(_ints(closed.counts, "<u2", self._cells.size), np.frombuffer(closed.alike, "<f8"))
         bound = _bound(shifts)
         features = [shift.evidence(_main(shift, bound), bound) for shift in shifts]
         return told | {"window": _window(closed), "features": features}
@@ -197,8 +203,8 @@ class InputDrift:
     def _close(self, answers: Answers, i: int) -> Change | None:
         """The window ends with answer i: looks at it, and begins anew."""
         state = self._state
-        self._measure_alike()
-        shifts = self._shifts(self._counts)
+        alike = self._measure_alike()
+        shifts = self._shifts(self._counts, alike)
         bound = _bound(shifts)
         before = self._changed.copy()
         for j, shift in enumerate(shifts):
@@ -211,7 +217,8 @@ class InputDrift:
                 self._changed[j] = 0
         state.windows += 1
         counted = self._counts.astype("<u2").tobytes()
-        state.closed = Closed(state.first, int(answers.ts[i]), state.start, answers.source(i), state.answers, counted)
+        last, end = int(answers.ts[i]), answers.source(i)
+        state.closed = Closed(state.first, last, state.start, end, state.answers, counted, alike.tobytes())
         told = state.condition.see(self._level(shifts, bound), int(answers.ts[i]), 1)
         about = np.flatnonzero(self._changed if self._changed.any() else before).tolist()
         change = self._told(*told, about, shifts, bound) if told else None
@@ -220,22 +227,29 @@ class InputDrift:
         self._squares[:] = 0
         return change
 
-    def _measure_alike(self) -> None:
+    def _measure_alike(self) -> NDArray[np.float64]:
+        """(features,): how alike the window's neighbours are, as earlier windows know it: within one in which something
+        changes blocks differ too, which says nothing of neighbours and is limited."""
         blocks = self._state.answers // BLOCK
         totals = np.bincount(self._cells.groups, self._counts, self._cells.group_count) - self._block
         starts = self._cells.group_starts
         differed = self._squares - np.add.reduceat(totals * totals, starts) / blocks
         mixed = 1 - np.add.reduceat((totals / (blocks * BLOCK)) ** 2, starts)
+        expected = (blocks - 1) * BLOCK * mixed
+        before = self._alike()
+        if self._state.windows:
+            differed = np.minimum(differed, _MOST * before * expected)
         self._spread *= _FADE
-        self._spread += (differed, (blocks - 1) * BLOCK * mixed)
+        self._spread += (differed, expected)
+        return before if self._state.windows >= _KNOWN else np.maximum(before, self._alike())
 
-    def _shifts(self, counts: Counts) -> list[Shift]:
+    def _alike(self) -> NDArray[np.float64]:
         differed, expected = self._spread
-        alike = np.where(expected > 0.5, np.maximum(1.0, differed / np.maximum(expected, 0.5)), 1.0)
-        return [
-            Shift(column, counts[column.slice], float(each))
-            for column, each in zip(self._cells.columns, alike, strict=True)
-        ]
+        return np.where(expected > 0.5, np.maximum(1.0, differed / np.maximum(expected, 0.5)), 1.0)
+
+    def _shifts(self, counts: Counts, alike: NDArray[np.float64]) -> list[Shift]:
+        columns = zip(self._cells.columns, alike.tolist(), strict=True)
+        return [Shift(column, counts[column.slice], each) for column, each in columns]
 
     def _level(self, shifts: list[Shift], bound: float) -> int:
         """0: well; one more with every doubling of the changed features, and where one is far off."""

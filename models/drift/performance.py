@@ -220,7 +220,7 @@ class PerformanceDrift:
     def _title(self, state: State, found: Sequence[Verdict]) -> str:
         if state == "resolved":
             return f"{self._subject}: it is as good as it was again, as labels tell"
-        bad = [verdict for verdict in found if verdict.bad] or [max(found, key=lambda verdict: verdict.z)]
+        bad = [verdict for verdict in found if verdict.bad] or sorted(found, key=lambda verdict: -verdict.z)[:1]
         told = ", ".join(f"{_NAMES[one.metric]} {one.window:.3g} against {one.reference:.3g}" for one in bad)
         return f"{self._subject}: worse than it was, as labels tell: {told}"
 
@@ -236,7 +236,10 @@ _NAMES: Final = {
 
 def figures(quality: Quality) -> dict[str, float]:
     """JSON: those that there are."""
-    return {name: float(f"{value:.6g}") for name, value in quality.model_dump(exclude_none=True).items()}
+    return {
+        name: value if name == "rows" else float(f"{value:.6g}")
+        for name, value in quality.model_dump(exclude_none=True).items()
+    }
 
 
 def _shown(verdict: Verdict) -> dict[str, object]:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from core.errors import ManifestError
 from models.describing import NAMED, QUANTILES, described, sample_of
 from models.manifest import Manifest
-from models.reference import CategoryReference, NumberReference
+from models.reference import CategoryReference, NumberReference, packed, unpacked
 from models.rows import numbers
 from models.watched import Watched
 from tests.unit.graphs import manifest
@@ -170,6 +170,12 @@ def test_events_are_read_by_the_reference() -> None:
     ]
     assert np.array_equal(got, np.array(expected, np.float32), equal_nan=True)
     assert len(Watched(made, fields, ("session.mean.value", "session.count"))) == 7
+
+
+def test_references_survive_being_packed() -> None:
+    features = described({"b": [1.0, 0.1, None], "a": ["x", "y", "x"]})
+    assert unpacked(packed(features)) == features
+    assert list(unpacked(packed(features))) == ["b", "a"]
 
 
 def test_manifests_without_these_parts_are_written_as_before(tmp_path: Path) -> None:
