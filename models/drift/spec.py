@@ -35,10 +35,6 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
         """NAME@VERSION: the subject of what is said about it."""
         return f"{self.name}@{self.version}"
 
-    @property
-    def columns(self) -> int:
-        return 0
-
     @classmethod
     def of(cls, manifest: Manifest, preset: Preset = "default") -> Self:
         """What its manifest says; preset: what its deployment wants."""

@@ -32,7 +32,7 @@ from tests.secured.kafka import MTLS, PASSWORD, SASL_PLAINTEXT, SASL_SSL, TLS, R
 from tests.secured.rights import least
 from tests.worker import ROOT, Worker
 
-TABLES = ("sessions", "deployments", "predicted", POSITIONS)
+TABLES = ("sessions", "deployments", "predicted", "references", "drift", POSITIONS)
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 SECRETS = (PASSWORD, KEY_PASSWORD)
 
