@@ -26,7 +26,7 @@ LIFE: Final = 100_000
 BATCH: Final = 8192
 APART_MS: Final = 100
 """Event time between two records."""
-TRIALS: Final = 500
+TRIALS: Final = 200
 BEFORE: Final = (3000, 5000)
 """Records before a change: any number between."""
 AFTER: Final = 6000

@@ -214,6 +214,7 @@ class KeyValueShard(Shard):
         self._dirty.update(change)
         self._pending.pop(id(change), None)
         unfinished = self._unfinished
+        overtaken: Sequence[Values]
         for key in change:
             overtaken: list[Values] = []
             if unfinished.get(key) is change:

@@ -102,20 +102,21 @@ class Adwin(msgspec.Struct):
         """Forgets the blocks that began no bucket when the stream was last at a multiple of 32 blocks."""
         then = now // _THIN * _THIN
         if then > self.width // CLOCK:
-            kept = np.isin(blocks, _borders(then)) | (blocks > then - _REACH // CLOCK)
+            kept = _begin_buckets(blocks, then) | (blocks >= then - _REACH // CLOCK)
             blocks, far = blocks[kept], far[kept]
         self.blocks, self.sums = blocks.tobytes(), far.tobytes()
 
 
-def _borders(blocks: int) -> list[int]:
-    """Where buckets of a block and more begin after so many blocks."""
+def _begin_buckets(blocks: Ints, after: int) -> NDArray[np.bool_]:
+    """Which of these blocks begin a bucket of a block or more, after so many blocks."""
     found = [0]
-    for level in range((blocks // 5).bit_length()):
-        upper = blocks >> level
+    for level in range((after // 5).bit_length() - 1, -1, -1):
+        upper = after >> level
         largest = upper < 10
         start = 0 if largest else ((upper >> 1) - 4) << (level + 1)
         found += [start + (k << level) for k in range(upper - 4 if largest else 4 + (upper & 1))]
-    return found
+    begins = np.array(found)
+    return np.asarray(begins[np.searchsorted(begins, blocks, "right") - 1] == blocks)
 
 
 class _Past:
@@ -172,7 +173,7 @@ class _Past:
     def _cut(self, n: int) -> Cut | None:
         """The cut that stands out most at one look."""
         near = n - _NEAR[n - SHORTEST >= _NEAR]
-        there = np.isin(self.blocks, _borders(n // CLOCK))
+        there = _begin_buckets(self.blocks, n // CLOCK)
         far = self.blocks[there] * CLOCK
         older = np.concatenate((near, far[far > 0]))
         sums = np.concatenate((self.near[near - self.first], self.far[there][far > 0]))

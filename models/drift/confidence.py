@@ -6,16 +6,16 @@ import math
 from typing import Final
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
-from models.drift import dependence
 from models.drift.adwin import Adwin, Cut
 from models.drift.batch import Batch
-from models.drift.condition import Change, Condition
+from models.drift.collecting import Collecting
+from models.drift.condition import Condition
+from models.drift.fall import SPREAD, Fall, tells
 from models.drift.kolmogorov import chance, distance
-from models.drift.reference import BINS, FEWEST, RECORDS, WINDOW, ConfidenceReference, Origin, histogram
+from models.drift.reference import BINS, WINDOW, ConfidenceReference, histogram
 from models.drift.spec import Spec
+from models.drift.voice import Severity, Told, Voice
 from models.drift.window import Window
 
 IN_A_ROW: Final = 3
@@ -24,30 +24,14 @@ DROP: Final = 0.05
 """Of the mean, at least, for the confirmed rule."""
 DEEP: Final = 0.2
 """Drop of the mean that makes it worse."""
-SPREAD: Final = 4.0
-"""Where records depend on each other: a drop is so many of the deviations that dependence alone adds to it."""
 LATELY: Final = 1000
-"""Answers for which a find of ADWIN counts."""
+"""Answers for which a fall counts."""
 CALM: Final = 5
 """Windows in a row without a difference that end a condition."""
 KEPT: Final = 5
 """Newest windows that a page shows."""
-
-Told = tuple[int, Change]
-"""The answer's number that decided, and what to say."""
-
-
-class Fall(msgspec.Struct, frozen=True):
-    """A change downwards that ADWIN found."""
-
-    number: int
-    """Of the answer at which it was found."""
-    source: str
-    ts: int
-    before: float
-    after: float
-    since: int
-    """Answers behind the cut."""
+SURE: Final = 1e-12
+"""Chances are exact to this."""
 
 
 class Seen(msgspec.Struct, frozen=True):
@@ -64,12 +48,7 @@ class Seen(msgspec.Struct, frozen=True):
 class ConfidenceState(msgspec.Struct, kw_only=True):
     """What changes with the stream: 4 KB, and up to 8 more until the reference is complete."""
 
-    sample: bytes = b""
-    """float32: the answers that become the reference."""
-    begun: int = 0
-    """Number of the first of them."""
-    begun_ts: int = 0
-    """Event time of it."""
+    collecting: Collecting = msgspec.field(default_factory=Collecting)
     window: Window = msgspec.field(default_factory=Window)
     adwin: Adwin = msgspec.field(default_factory=Adwin)
     fall: Fall | None = None
@@ -91,108 +70,74 @@ class ConfidenceDrift:
         self.spec = spec
         self.state = state
         self.reference = reference
-        self._growing = reference.growing if reference else None
+        self._voice = Voice(spec)
 
     def fold(self, batch: Batch) -> list[Told]:
         """The next answers."""
-        told: list[Told] = []
-        falls = [cut for cut in self.state.adwin.fold(batch.sums, batch.squares) if cut.after < cut.before]
-        at = self._collect(batch, falls) if self.reference is None else 0
+        state, told, at = self.state, list[Told](), 0
+        falls = [cut for cut in state.adwin.fold(batch.sums, batch.squares) if cut.after < cut.before]
+        if self.reference is None:
+            found = list(falls)
+            at, self.reference = state.collecting.fold(batch, falls, self.spec.reference_confidence)
+            for cut in found[: len(found) - len(falls)]:
+                state.fall = Fall.of(cut, batch)
         if self.reference is not None:
-            while at + WINDOW - len(self.state.window) <= len(batch):
-                end = at + WINDOW - len(self.state.window)
+            while at + WINDOW - len(state.window) <= len(batch):
+                end = at + WINDOW - len(state.window)
                 while falls and falls[0].at <= end:
-                    told += self._fell(batch, falls.pop(0))
-                told += self._full(batch, at, end)
-                self.state.window = Window()
-                at = end
-            self.state.window.add(batch, at, len(batch))
-        for cut in falls:
-            told += self._fell(batch, cut)
+                    told += self._fell(batch, falls.pop(0), self.reference)
+                told += self._full(batch, at, end, self.reference)
+                state.window, at = Window(), end
+            state.window.add(batch, at, len(batch))
+            for cut in falls:
+                told += self._fell(batch, cut, self.reference)
         return told
 
-    def _collect(self, batch: Batch, falls: list[Cut]) -> int:
-        """Takes answers into the reference until it is complete. Returns how many it took.
-
-        A fall ends it: what came before is the reference, if that is 500 at least, else the manifest's sample. Where
-        there is none there is nothing yet that the fall could be held against, and it begins anew behind it.
-        """
-        state, taken = self.state, 0
-        while True:
-            if not state.sample:
-                state.begun, state.begun_ts = batch.first + taken, int(batch.answers.ts[min(taken, len(batch) - 1)])
-            end = min(taken + RECORDS - len(state.sample) // 4, len(batch))
-            fall = falls[0] if falls and falls[0].at <= end else None
-            end = end if fall is None else fall.at
-            state.sample += batch.confidence[taken:end].astype("<f4", copy=False).tobytes()
-            taken, values = end, np.frombuffer(state.sample, "<f4")
-            if fall is None:
-                if len(values) == RECORDS:
-                    self._freeze(values, batch, taken, "first")
-                return taken
-            before = values[: max(len(values) - fall.since, 0)]
-            if len(before) >= FEWEST:
-                if _tells(fall, float(before.std(dtype=np.float64)), dependence.of_values(before)):
-                    self._freeze(before, batch, taken, "first")
-                    return taken
-            elif len(self.spec.reference_confidence) >= FEWEST:
-                self._freeze(np.array(self.spec.reference_confidence, np.float32), batch, taken, "manifest")
-                return taken
-            else:
-                state.sample = b""
-            self._note(batch, falls.pop(0))
-
-    def _freeze(self, values: NDArray[np.float32], batch: Batch, end: int, origin: Origin) -> None:
-        """The reference is complete with the answers up to end."""
-        state = self.state
-        span = (state.begun_ts, int(batch.answers.ts[end - 1])) if origin == "first" else (0, 0)
-        self.reference = ConfidenceReference.of(values, state.begun, batch.first + end, origin, span)
-        self._growing = self.reference.growing
-        state.sample = b""
-
-    def _note(self, batch: Batch, cut: Cut) -> None:
-        i = cut.at - 1
-        ts, source = int(batch.answers.ts[i]), batch.answers.source(i)
-        self.state.fall = Fall(batch.first + i, source, ts, round(cut.before, 6), round(cut.after, 6), cut.since)
-
-    def _fell(self, batch: Batch, cut: Cut) -> list[Told]:
+    def _fell(self, batch: Batch, cut: Cut, reference: ConfidenceReference) -> list[Told]:
         """ADWIN found a fall."""
-        self._note(batch, cut)
-        if self.reference and not _tells(cut, self.reference.deviation, self.reference.dependence):
+        state, i = self.state, cut.at - 1
+        state.fall = Fall.of(cut, batch)
+        if not tells(cut, reference.deviation, reference.dependence):
             return []
         title = f"Confidence of {self.spec.identity} has begun to fall: {cut.before:.3f} to {cut.after:.3f}"
-        evidence: dict[str, object] = {"adwin": self._adwin(batch.first + cut.at - 1), "window_records": cut.width}
-        return self._say("drift_warning", self.state.warned, 1, batch, cut.at - 1, title, evidence)
+        evidence: dict[str, object] = {"adwin": state.fall.told(batch.first + i), "window_records": cut.width}
+        seen = state.warned.see(1, int(batch.answers.ts[i]), CALM)
+        return self._voice.say("drift_warning", seen, "warning", title, evidence, batch, i)
 
-    def _full(self, batch: Batch, start: int, end: int) -> list[Told]:
+    def _full(self, batch: Batch, start: int, end: int, reference: ConfidenceReference) -> list[Told]:
         """A window is full: its last answers are those from start up to end."""
-        state, reference = self.state, self.reference
-        assert reference is not None
-        assert self._growing is not None
+        state, ts, number = self.state, int(batch.answers.ts[end - 1]), batch.first + end - 1
         values = state.window.and_of(batch, start, end)
-        d = distance(self._growing, values)
         mean, deviation = state.window.moments(batch, start, end)
-        i, number = end - 1, batch.first + end - 1
-        state.seen.append(Seen(int(batch.answers.ts[i]), d, mean, deviation, histogram(values)))
-        del state.seen[:-KEPT]
-        differs = d >= reference.critical - 1e-12
+        d = distance(reference.growing, values)
+        state.seen = [*state.seen[1 - KEPT :], Seen(ts, d, mean, deviation, histogram(values))]
+        differs = d >= reference.critical - SURE
         state.in_a_row = state.in_a_row + 1 if differs else 0
-        told: list[Told] = []
-        if state.warned.level and state.fall and number - state.fall.number >= LATELY:
-            title = f"Confidence of {self.spec.identity} hasn't fallen further in {LATELY} answers"
-            told += self._say("drift_warning", state.warned, 0, batch, i, title, {"adwin": self._adwin(number)}, calm=1)
-        level = 1 if state.in_a_row >= IN_A_ROW or (state.suspected.level and differs) else 0
-        if self.spec.preset == "classic":
-            level = 1 if state.in_a_row >= IN_A_ROW or (state.drifted.level and differs) else 0
-            return told + self._differs("drift", state.drifted, level, batch, start, end, values)
-        told += self._differs("drift_suspected", state.suspected, level, batch, start, end, values)
-        return told + self._differs("drift", state.drifted, self._confirmed(mean, number), batch, start, end, values)
+        told = self._no_longer_warned(batch, end - 1)
+        plain = state.drifted if self.spec.preset == "classic" else state.suspected
+        level = int(state.in_a_row >= IN_A_ROW or (plain.level > 0 and differs))
+        looks = [("drift" if plain is state.drifted else "drift_suspected", plain, level)]
+        if plain is not state.drifted:
+            looks.append(("drift", state.drifted, self._confirmed(reference.mean - mean, number)))
+        for kind, condition, found in looks:
+            if seen := condition.see(found, ts, CALM):
+                title = self._title(reference, mean, found)
+                evidence = self._compared(batch, start, end, reference)
+                severity: Severity = "critical" if kind == "drift" else "warning"
+                told += self._voice.say(kind, seen, severity, title, evidence, batch, end - 1)
+        return told
 
-    def _confirmed(self, mean: float, number: int) -> int:
-        """Level of the confirmed rule at a full window."""
-        state, reference = self.state, self.reference
-        assert reference is not None
-        drop, needed = reference.mean - mean, self.needed
+    def _no_longer_warned(self, batch: Batch, i: int) -> list[Told]:
+        state, number = self.state, batch.first + i
+        if not state.warned.level or state.fall is None or number - state.fall.number < LATELY:
+            return []
+        title = f"Confidence of {self.spec.identity} hasn't fallen further in {LATELY} answers"
+        seen = state.warned.see(0, int(batch.answers.ts[i]), 1)
+        return self._voice.say("drift_warning", seen, "warning", title, {"adwin": state.fall.told(number)}, batch, i)
+
+    def _confirmed(self, drop: float, number: int) -> int:
+        """Level of the confirmed rule at a full window, whose mean is lower by drop."""
+        state, needed = self.state, self.needed
         if state.drifted.level:
             still = state.in_a_row > 0 and drop >= needed / 2
         else:
@@ -207,37 +152,18 @@ class ConfidenceDrift:
             return DROP
         return max(DROP, SPREAD * self.reference.deviation * math.sqrt((self.reference.dependence - 1) / WINDOW))
 
-    def _differs(
-        self,
-        kind: str,
-        condition: Condition,
-        level: int,
-        batch: Batch,
-        start: int,
-        end: int,
-        values: NDArray[np.float32],
-    ) -> list[Told]:
-        if not level and not condition.level:
-            return []
-        reference, seen = self.reference, self.state.seen[-1]
-        assert reference is not None
-        way = "fell" if seen.mean < reference.mean else "rose"
-        title = f"Confidence of {self.spec.identity} {way} from {reference.mean:.3f} to {seen.mean:.3f}"
+    def _title(self, reference: ConfidenceReference, mean: float, level: int) -> str:
         if not level:
-            title = f"Confidence of {self.spec.identity} is as it was: {reference.mean:.3f}, now {seen.mean:.3f}"
-        told = self._say(kind, condition, level, batch, end - 1, title, None)
-        if told:
-            told[0][1].evidence.update(self._compared(batch, start, end, values))
-        return told
+            return f"Confidence of {self.spec.identity} is as it was: {reference.mean:.3f}, now {mean:.3f}"
+        way = "fell" if mean < reference.mean else "rose"
+        return f"Confidence of {self.spec.identity} {way} from {reference.mean:.3f} to {mean:.3f}"
 
-    def _compared(self, batch: Batch, start: int, end: int, values: NDArray[np.float32]) -> dict[str, object]:
-        reference, state = self.reference, self.state
-        assert reference is not None
+    def _compared(self, batch: Batch, start: int, end: int, reference: ConfidenceReference) -> dict[str, object]:
+        """Evidence: the window that is full now, beside the reference."""
+        state, seen = self.state, self.state.seen[-1]
         window = msgspec.structs.replace(state.window)
         window.add(batch, start, end)
-        seen = state.seen[-1]
-        d = seen.distance
-        p = chance(round(d / reference.dependence**0.5, 9), len(reference), WINDOW)
+        p = chance(round(seen.distance / math.sqrt(reference.dependence), 9), len(reference), WINDOW)
         return {
             "window": {
                 "records": WINDOW,
@@ -249,62 +175,15 @@ class ConfidenceDrift:
                 "deviation": round(seen.deviation, 6),
             },
             "reference": reference.told(),
-            "statistic": round(d, 6),
+            "statistic": round(seen.distance, 6),
             "critical": round(reference.critical, 6),
-            "p_value": float(f"{p:.3g}"),
+            "p_value": max(float(f"{p:.3g}"), SURE),
             "in_a_row": state.in_a_row,
             "needed_drop": round(self.needed, 6),
-            "adwin": self._adwin(batch.first + end - 1),
-            "histogram": {
-                "from": 0,
-                "to": 1,
-                "reference": reference.histogram,
-                "window": seen.histogram,
-            },
+            "adwin": None if state.fall is None else state.fall.told(batch.first + end - 1),
+            "histogram": {"from": 0, "to": 1, "reference": reference.histogram, "window": seen.histogram},
             "lowest": [{"source": source, "confidence": round(one, 6)} for one, source in window.lowest],
         }
-
-    def _adwin(self, number: int) -> dict[str, object] | None:
-        """The last fall, seen from an answer."""
-        fall = self.state.fall
-        if fall is None:
-            return None
-        return {
-            "source": fall.source,
-            "ts": fall.ts,
-            "records_ago": number - fall.number,
-            "before": fall.before,
-            "after": fall.after,
-            "records_behind_cut": fall.since,
-        }
-
-    def _say(
-        self,
-        kind: str,
-        condition: Condition,
-        level: int,
-        batch: Batch,
-        i: int,
-        title: str,
-        evidence: dict[str, object] | None,
-        calm: int = CALM,
-    ) -> list[Told]:
-        ts = int(batch.answers.ts[i])
-        seen = condition.see(level, ts, calm)
-        if seen is None:
-            return []
-        change = Change(
-            kind=kind,
-            subject=self.spec.identity,
-            state=seen[0],
-            severity="info" if seen[0] == "resolved" else "critical" if kind == "drift" else "warning",
-            ts=ts,
-            source=batch.answers.source(i),
-            title=title,
-            evidence={"model": self.spec.name, "version": self.spec.version, **(evidence or {})},
-            reminder=seen[1],
-        )
-        return [(batch.first + i, change)]
 
     def page(self) -> dict[str, object]:
         """For people, JSON."""
@@ -312,7 +191,7 @@ class ConfidenceDrift:
         now = [sum(column) for column in zip(*(seen.histogram for seen in state.seen), strict=True)] or [0] * BINS
         return {
             "reference": None if reference is None else reference.told() | {"critical": round(reference.critical, 6)},
-            "collected": len(state.sample) // 4,
+            "collected": len(state.collecting),
             "histogram": {
                 "from": 0,
                 "to": 1,
@@ -332,9 +211,3 @@ class ConfidenceDrift:
                 "last_fall": None if state.fall is None else msgspec.to_builtins(state.fall),
             },
         }
-
-
-def _tells(cut: Cut, deviation: float, tied: float) -> bool:
-    """Whether a find of ADWIN, which takes records for independent, says something where they are not."""
-    noise = deviation * math.sqrt((tied - 1) * (1 / cut.since + 1 / (cut.width - cut.since)))
-    return cut.before - cut.after >= SPREAD * noise

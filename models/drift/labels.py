@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 from models.drift import chi_square, dependence
 from models.drift.batch import Batch
-from models.drift.condition import Change, Condition
+from models.drift.condition import Condition
 from models.drift.reference import ConfidenceReference
 from models.drift.spec import Spec
+from models.drift.voice import Told, Voice
 
 WINDOW: Final = 1000
 LEVEL: Final = 1e-4
@@ -31,7 +32,6 @@ FREQUENT: Final = 50
 SHOWN: Final = 5
 """Labels that evidence names: those that changed most."""
 
-Told = tuple[int, Change]
 _Number = TypeVar("_Number", np.int64, np.float64)
 
 
@@ -76,6 +76,7 @@ class LabelDrift:
         self.spec = spec
         self.state = state
         self.reference = reference
+        self._voice = Voice(spec)
 
     def fold(self, batch: Batch, first: ConfidenceReference | None, begun: int) -> list[Told]:
         """The next answers. first: the reference of confidences after these answers; begun: the number of its first:
@@ -133,27 +134,15 @@ class LabelDrift:
         state.statistic, state.p_value = round(x, 6), float(f"{p:.3g}")
         goes_on = state.drifted.level and p < STAY_LEVEL and apart >= STAY * APART
         level = 1 if state.in_a_row >= IN_A_ROW or goes_on else 0
-        ts = int(batch.answers.ts[i])
-        seen = state.drifted.see(level, ts, CALM)
         told: list[Told] = []
-        if seen is not None:
-            most = np.argsort(-np.abs(shares_now - shares_then), kind="stable")[:SHOWN].tolist()
-            label = self.spec.labels[most[0]]
-            title = (
-                f"{self.spec.identity} answers {label} in {shares_now[most[0]]:.1%} of all cases, "
-                f"{shares_then[most[0]]:.1%} when it began"
-            )
-            if not level:
-                title = f"Labels of {self.spec.identity} are as they were"
+        if seen := state.drifted.see(level, int(batch.answers.ts[i]), CALM):
             evidence: dict[str, object] = {
-                "model": self.spec.name,
-                "version": self.spec.version,
                 "window": {
                     "records": WINDOW,
                     "from": state.source,
                     "to": batch.answers.source(i),
                     "from_ts": state.from_ts,
-                    "to_ts": ts,
+                    "to_ts": int(batch.answers.ts[i]),
                 },
                 "reference": {"records": int(then.sum()), "dependence": round(reference.dependence, 3)},
                 "statistic": state.statistic,
@@ -162,29 +151,28 @@ class LabelDrift:
                 "level": LEVEL,
                 "in_a_row": state.in_a_row,
                 "distance": round(apart, 6),
-                "labels": [
-                    {
-                        "label": self.spec.labels[k],
-                        "reference": round(float(shares_then[k]), 6),
-                        "window": round(float(shares_now[k]), 6),
-                    }
-                    for k in most
-                ],
             }
-            change = Change(
-                kind="label_drift",
-                subject=self.spec.identity,
-                state=seen[0],
-                severity="info" if seen[0] == "resolved" else "warning",
-                ts=ts,
-                source=batch.answers.source(i),
-                title=title,
-                evidence=evidence,
-                reminder=seen[1],
-            )
-            told.append((batch.first + i, change))
+            title = self._changed(shares_then, shares_now, evidence)
+            if not level:
+                title = f"Labels of {self.spec.identity} are as they were"
+            told = self._voice.say("label_drift", seen, "warning", title, evidence, batch, i)
         state.last, state.counts, state.seen = state.counts, b"", 0
         return told
+
+    def _changed(self, then: NDArray[np.float64], now: NDArray[np.float64], evidence: dict[str, object]) -> str:
+        """Adds the labels that changed most; returns a sentence about the first."""
+        most = np.argsort(-np.abs(now - then), kind="stable")[:SHOWN].tolist()
+        evidence["labels"] = [
+            {
+                "label": self.spec.labels[k],
+                "reference": round(float(then[k]), 6),
+                "window": round(float(now[k]), 6),
+            }
+            for k in most
+        ]
+        one = most[0]
+        label = self.spec.labels[one]
+        return f"{self.spec.identity} answers {label} in {now[one]:.1%} of all cases, {then[one]:.1%} when it began"
 
     def page(self) -> dict[str, object]:
         """For people, JSON: the shares of at most 20 labels, the most frequent first."""

@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.drift.batch import UNIT, Batch
-from models.drift.condition import Change, Condition, State
+from models.drift.condition import Condition, State
 from models.drift.reference import WINDOW, ConfidenceReference
 from models.drift.spec import Spec
+from models.drift.voice import Severity, Told, Voice
 
 SHARE: Final = (0.08, 0.20)
 """Of low confidence: warning and critical."""
@@ -39,8 +40,8 @@ FEWEST: Final = 200
 CALM: Final = 5
 STAY: Final = 0.75
 """Of a threshold: a share above that keeps open what is open."""
-
-Told = tuple[int, Change]
+SEVERITY: Final[tuple[Severity, ...]] = ("warning", "warning", "critical")
+"""By level; an end is info whatever stands here."""
 
 
 class Levels(NamedTuple):
@@ -117,6 +118,7 @@ class LevelRules:
     def __init__(self, spec: Spec, state: LevelState, reference: ConfidenceReference | None) -> None:
         self.spec = spec
         self.state = state
+        self._voice = Voice(spec)
         self._reference = reference
         self._early = levels(spec, None)
         self._late = levels(spec, reference)
@@ -151,41 +153,40 @@ class LevelRules:
             level = sum(share >= one for one in held.share)
             if level == 0 and state.share_low.level and share >= STAY * held.share[0]:
                 level = 1
-            seen = state.share_low.see(level, int(batch.answers.ts[full - 1]), CALM)
-            if seen is not None:
-                told.append(self._share(batch, full - 1, share, held, seen))
+            if seen := state.share_low.see(level, int(batch.answers.ts[full - 1]), CALM):
+                told += self._share(batch, full - 1, share, held, seen)
         state.lows += int(np.count_nonzero(low[at:end]))
         return told
 
     def _means(self, batch: Batch, start: int, end: int, held: Levels) -> list[Told]:
         state, told = self.state, list[Told]()
-        ts, at = batch.answers.ts, start
-        while at < end:
+        ts, at = batch.answers.ts[start:end], 0
+        forwards = not (ts[1:] < ts[:-1]).any()
+        while at < len(ts):
             if not state.count:
                 state.since = int(ts[at])
-            full, state.since = self._full(ts[at:end])
-            until = at + full if full else end
-            state.total += int(batch.sums[until] - batch.sums[at])
+            full, state.since = self._full(ts[at:], forwards)
+            until = at + full if full else len(ts)
+            state.total += int(batch.sums[start + until] - batch.sums[start + at])
             state.count += until - at
             at = until
             if full:
-                told += self._block(batch, at - 1, held)
+                told += self._block(batch, start + at - 1, held)
                 state.count = state.total = 0
         return told
 
-    def _full(self, ts: NDArray[np.int64]) -> tuple[int, int]:
+    def _full(self, ts: NDArray[np.int64], forwards: bool) -> tuple[int, int]:
         """With how many of these answers the block is full, 0 for not at all; and the earliest event time in it: that
-        of its first answer, unless time goes backwards."""
+        of its first answer, unless time goes backwards. forwards: it doesn't among these."""
         since, least = self.state.since, max(BLOCK - self.state.count, 1) - 1
-        begun: NDArray[np.int64] | int = since
-        if ts.min() < since:
-            begun = np.minimum(np.minimum.accumulate(ts), since)
+        if forwards and ts[0] >= since:
+            end = max(int(ts.searchsorted(since + BLOCK_MS)), least)
+            return end + 1 if end < len(ts) else 0, since
+        begun = np.minimum(np.minimum.accumulate(ts), since)
         later = ts - begun >= BLOCK_MS
         later[:least] = False
         end = int(later.argmax())
-        if not later[end]:
-            return 0, min(since, int(ts.min()))
-        return end + 1, since if isinstance(begun, int) else int(begun[end])
+        return (end + 1, int(begun[end])) if later[end] else (0, int(begun[-1]))
 
     def _block(self, batch: Batch, i: int, held: Levels) -> list[Told]:
         """The block is full: its last answer is i."""
@@ -205,25 +206,30 @@ class LevelRules:
         if level == 0 and state.mean_low.level and state.below[0]:
             level = 1
         seen = state.mean_low.see(level, ts, CALM)
-        return [] if seen is None else [self._mean(batch, i, mean, level, held, seen)]
+        return self._mean(batch, i, mean, level, held, seen) if seen else []
 
-    def _share(self, batch: Batch, i: int, share: float, held: Levels, seen: tuple[State, bool]) -> Told:
+    def _share(self, batch: Batch, i: int, share: float, held: Levels, seen: tuple[State, bool]) -> list[Told]:
         title = f"{share:.1%} of the last 1,000 answers of {self.spec.identity} have low confidence"
         evidence: dict[str, object] = {
+            "basis": held.basis,
             "records": LAST * WINDOW,
             "share": round(share, 6),
             "usual_share": held.usual_share,
             "thresholds": {"warning": round(held.share[0], 6), "critical": round(held.share[1], 6)},
             "low_below": round(held.low, 6),
         }
-        return self._say("low_confidence_share", self.state.share_low.level, batch, i, title, evidence, held, seen)
+        severity = SEVERITY[self.state.share_low.level]
+        return self._voice.say("low_confidence_share", seen, severity, title, evidence, batch, i)
 
-    def _mean(self, batch: Batch, i: int, mean: float, level: int, held: Levels, seen: tuple[State, bool]) -> Told:
+    def _mean(
+        self, batch: Batch, i: int, mean: float, level: int, held: Levels, seen: tuple[State, bool]
+    ) -> list[Told]:
         state, ts = self.state, int(batch.answers.ts[i])
         title = f"Mean confidence of {self.spec.identity} is {mean:.3f}"
         if level:
             title += f", below {held.mean[level - 1]:.3f} for {(ts - state.below_since[level - 1]) // 1000} s"
         evidence: dict[str, object] = {
+            "basis": held.basis,
             "records": state.count,
             "from_ts": state.since,
             "to_ts": ts,
@@ -232,31 +238,7 @@ class LevelRules:
             "thresholds": {"warning": round(held.mean[0], 6), "critical": round(held.mean[1], 6)},
             "below_since_ts": state.below_since[level - 1] if level else None,
         }
-        return self._say("low_confidence_mean", state.mean_low.level, batch, i, title, evidence, held, seen)
-
-    def _say(
-        self,
-        kind: str,
-        level: int,
-        batch: Batch,
-        i: int,
-        title: str,
-        evidence: dict[str, object],
-        held: Levels,
-        seen: tuple[State, bool],
-    ) -> Told:
-        change = Change(
-            kind=kind,
-            subject=self.spec.identity,
-            state=seen[0],
-            severity="info" if seen[0] == "resolved" else "critical" if level > 1 else "warning",
-            ts=int(batch.answers.ts[i]),
-            source=batch.answers.source(i),
-            title=title,
-            evidence={"model": self.spec.name, "version": self.spec.version, "basis": held.basis, **evidence},
-            reminder=seen[1],
-        )
-        return batch.first + i, change
+        return self._voice.say("low_confidence_mean", seen, SEVERITY[state.mean_low.level], title, evidence, batch, i)
 
     def page(self) -> dict[str, object]:
         """For people, JSON."""

@@ -106,7 +106,7 @@ class Monitor:
         reference = self.confidence.reference
         told += self.levels.fold(batch, reference)
         if self.spec.labels:
-            told += self.labels.fold(batch, reference, self.state.confidence.begun)
+            told += self.labels.fold(batch, reference, self.state.confidence.collecting.first)
         self.state.answers += len(batch)
         if reference is not self.frozen.confidence or self.labels.reference is not self.frozen.labels:
             self.frozen = Frozen(confidence=reference, labels=self.labels.reference)

@@ -29,10 +29,10 @@ class Trail(msgspec.Struct):
     life: list[Point] = msgspec.field(default_factory=list)
     each: int = 1
     """Points in one of `life`."""
-    growing: list[Point] = msgspec.field(default_factory=list)
-    """Those that become the next one of `life`, already joined in pairs as far as they go; at most log2 of them."""
     counted: int = 0
-    """Points in `growing`."""
+    means: float = 0.0
+    seconds: float = 0.0
+    """Points that become the next one of `life`: how many, and the sums of their first and second moments."""
 
     def fold(self, batch: Batch) -> None:
         """The next answers."""
@@ -52,16 +52,15 @@ class Trail(msgspec.Struct):
     def _keep(self, point: Point) -> None:
         self.recent.append(point)
         del self.recent[:-RECENT]
+        _, mean, deviation = point
         self.counted += 1
-        self.growing.append(point)
-        same = self.counted
-        while same % 2 == 0 and len(self.growing) > 1:
-            second = self.growing.pop()
-            self.growing.append(_joined(self.growing.pop(), second))
-            same //= 2
+        self.means += mean
+        self.seconds += mean * mean + deviation * deviation
         if self.counted == self.each:
-            self.life += self.growing
-            self.growing, self.counted = [], 0
+            mean = self.means / self.each
+            deviation = math.sqrt(max(self.seconds / self.each - mean * mean, 0.0))
+            self.life.append((point[0], round(mean, 6), round(deviation, 6)))
+            self.counted, self.means, self.seconds = 0, 0.0, 0.0
         if len(self.life) == LIFE:
             self.life = [_joined(*self.life[k : k + 2]) for k in range(0, LIFE, 2)]
             self.each *= 2

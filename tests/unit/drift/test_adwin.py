@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from river.drift import ADWIN
@@ -61,6 +61,7 @@ def test_rivers_documented_example() -> None:
     spread=st.sampled_from([2.0, 20.0, 2000.0]),
     sizes=st.lists(st.integers(1, 500), min_size=1, max_size=20),
 )
+@example(seed=0, levels=[(0.9765625, 880), (0.9375, 272)], spread=20.0, sizes=[1])
 @settings(max_examples=25, deadline=None)
 def test_any_stream_in_any_batches_changes_where_river_says(
     seed: int, levels: list[tuple[float, int]], spread: float, sizes: list[int]

@@ -14,7 +14,7 @@ from models.drift.answers import Answers
 from models.drift.monitor import Monitor
 from models.drift.spec import Spec
 from models.manifest import Manifest
-from tests.unit.drift.streams import SPEC, answers, beta, kinds, moved, told
+from tests.unit.drift.streams import SPEC, START_MS, answers, beta, kinds, moved, told
 
 encode = msgspec.msgpack.encode
 
@@ -27,6 +27,7 @@ encode = msgspec.msgpack.encode
     preset=st.sampled_from(["default", "classic"]),
     sample=st.booleans(),
     broken=st.booleans(),
+    backwards=st.booleans(),
     sizes=st.lists(st.integers(1, 900), min_size=1, max_size=12),
 )
 @settings(max_examples=25, deadline=None)
@@ -38,6 +39,7 @@ def test_no_cut_and_no_restart_changes_what_is_said_or_kept(
     preset: Any,
     sample: bool,
     broken: bool,
+    backwards: bool,
     sizes: list[int],
 ) -> None:
     rng = np.random.default_rng(seed)
@@ -46,6 +48,8 @@ def test_no_cut_and_no_restart_changes_what_is_said_or_kept(
         values[rng.integers(0, len(values), 4)] = [np.nan, np.inf, -np.inf, 1.5]
     labels = np.concatenate([rng.random(n) < mean / 2 for mean, n in levels])
     stream = answers(values, apart_ms=apart_ms, best=labels)
+    if backwards:
+        stream.ts[:] += rng.integers(-30_000, 30_000, len(stream))
     known = tuple(sorted(rng.beta(8, 2, 600).tolist())) if sample else ()
     spec = Spec(name="churn", version="3", labels=("no", "yes"), preset=preset, reference_confidence=known)
     whole, cut = Monitor(spec), Monitor(spec)
@@ -107,6 +111,17 @@ def test_a_regressor_with_an_interval_has_confidence_and_no_labels() -> None:
 def test_nothing_is_nothing() -> None:
     assert Monitor(SPEC).fold(answers(np.empty(0))) == []
     assert moved(Monitor(SPEC)).page() == Monitor(SPEC).page()
+
+
+def test_confidence_over_the_whole_life_stays_a_curve_of_at_most_64_points() -> None:
+    values = np.repeat([0.25, 0.75], 40_000)
+    monitor = Monitor(SPEC)
+    told(monitor, answers(values), 5000)
+    page: Any = monitor.page()["confidence"]
+    life = page["life"]
+    assert (life["records"], len(life["points"])) == (1600, 50)
+    assert [(one["mean"], one["deviation"]) for one in life["points"]] == [(0.25, 0.0)] * 25 + [(0.75, 0.0)] * 25
+    assert life["points"][0]["ts"] == START_MS + 1599 * 1000
 
 
 def test_what_is_kept_is_small_and_what_is_frozen_stays_the_same_object() -> None:
