@@ -128,7 +128,7 @@ async def test_each_right_that_is_missing_is_named(secured: SecuredKafka, rig: R
     )
     connection = await connect(settings, settings.broker)
     specs = [*ALL, *(changelog(app_id, table) for table in TABLES)]
-    sources = [rig.topic("observations"), rig.topic("control")]
+    sources = [rig.topic(name) for name in ("observations", "feedback", "control", "scores")]
     needed = rights.of_worker(specs, sources, [rig.topic("predictions")], connection)
     await until_told(connection, needed, "")
     for right in granted:
