@@ -8,12 +8,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks import drift, failover, latency, memory, rebalance, replay, scale, scoring, swaps, views
+from benchmarks import drift, failover, inputs, latency, memory, rebalance, replay, scale, scoring, swaps, views
 from benchmarks.lab import Lab
 from benchmarks.registry import BENCHMARKS
 from benchmarks.worker import WorkerFailedError
 
-REGISTERED = (scoring, latency, replay, memory, rebalance, failover, scale, views, swaps, drift)
+REGISTERED = (scoring, latency, replay, memory, rebalance, failover, scale, views, swaps, drift, inputs)
 """Importing a module has registered its benchmark."""
 
 

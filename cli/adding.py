@@ -27,7 +27,7 @@ def add(store: ModelStore, source: Path, wishes: Wishes, *, dry_run: bool = Fals
         "version": manifest.version,
         "store": store.url,
         "published": not dry_run,
-        "manifest": manifest.model_dump(mode="json", exclude_none=True, exclude={"reference_confidence"}),
+        "manifest": manifest.model_dump(mode="json", exclude_none=True, exclude={"reference_confidence", "features"}),
     }
     after = f"Deploy it: faust -A app models promote {manifest.name} {manifest.version}"
     if dry_run:
@@ -59,4 +59,6 @@ def _told(manifest: Manifest) -> list[str]:
         ("golden examples", str(len(manifest.golden))),
         ("made by", manifest.made_by or "-"),
     ]
+    if manifest.features:
+        facts.insert(-1, ("features watched", ", ".join(manifest.features)))
     return [*columns(("field", "type", "input", ""), rows), "", *columns(("what", "is"), facts)]

@@ -82,6 +82,7 @@ class Models(OperatorCommand):
         option("--labels", default=None, help="add: no,yes: a classifier's labels, in order."),
         option("--output", default=None, help="add: the output with the scores, where several could be."),
         option("--decision", default=None, help="add: LABEL>0.85, or value>10: what makes a prediction a yes."),
+        option("--reference", default=None, help="add: a CSV file with a sample of the fields, for drift to be seen."),
         option("--trust-pickle", is_flag=True, default=False, help="add: load a pickle, which runs the code in it."),
         option("--dry-run", is_flag=True, default=False, help="add: show what would be made, and publish nothing."),
     )
@@ -131,7 +132,7 @@ class Models(OperatorCommand):
             raise ModelNotFoundError(f"there is no model {name!r}, neither in {store.url} nor among the deployments")
         manifests = {
             version: (await asyncio.to_thread(store.manifest, name, version)).model_dump(
-                mode="json", exclude_none=True, exclude={"golden", "reference_confidence"}
+                mode="json", exclude_none=True, exclude={"golden", "reference_confidence", "features"}
             )
             for version in versions
         }
@@ -195,6 +196,7 @@ def _wishes(options: dict[str, Any]) -> Wishes:
         labels=tuple(word for word in map(str.strip, labels.split(",")) if word),
         output=options["output"],
         decision=options["decision"],
+        reference=Path(options["reference"]) if options["reference"] else None,
         trust_pickle=options["trust_pickle"],
     )
 

@@ -35,7 +35,7 @@ def warm_up(manifest: Manifest, compute: Compute) -> None:
     for rows in WARM_UP:
         try:
             outputs = compute(matrices(manifest, list(islice(examples, rows))))
-            scores = Scores.of(manifest, outputs)
+            scores = Scores.of(manifest.uncalibrated, outputs)
         except Exception as error:
             raise ManifestError(f"{manifest.identity}: a first run of {rows} rows fails: {error}") from error
         if len(scores) != rows:
@@ -68,7 +68,7 @@ def check_golden(manifest: Manifest, compute: Compute) -> None:
 
 def _scored(manifest: Manifest, compute: Compute, rows: Sequence[Example]) -> Scores:
     try:
-        return Scores.of(manifest, compute(matrices(manifest, rows)))
+        return Scores.of(manifest.uncalibrated, compute(matrices(manifest, rows)))
     except Exception as error:
         raise GoldenMismatchError(f"{manifest.identity}: the golden examples can't be computed: {error}") from error
 

@@ -8,13 +8,17 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+from pydantic import AfterValidator, Field, StringConstraints, ValidationError, model_validator
 
 from core.errors import ManifestError
 from core.events import ModelName, Version
+from models.calibration import Calibration, Isotonic
 from models.dtype import Dtype
 from models.features import SESSION, Feature, RawFeature, SessionFeature, parse
 from models.feedback import Awaited
+from models.part import Part, Share
+from models.quality import Performance
+from models.reference import CELLS, CategoryReference, FeatureReference
 
 MANIFEST: Final = "manifest.json"
 MODEL: Final = "model.onnx"
@@ -34,7 +38,6 @@ Scalar = bool | float | str
 Label = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 OnnxName = Annotated[str, StringConstraints(min_length=1)]
-Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class Kind(StrEnum):
@@ -44,11 +47,7 @@ class Kind(StrEnum):
     REGRESSOR = "regressor"
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings", protected_namespaces=())
-
-
-class InputField(_Part):
+class InputField(Part):
     """One column of an ONNX input."""
 
     name: FieldName
@@ -76,7 +75,7 @@ class InputField(_Part):
         return self.default is None
 
 
-class Input(_Part):
+class Input(Part):
     """An ONNX input of shape (n, len(fields))."""
 
     dtype: Dtype = Dtype.FLOAT32
@@ -104,7 +103,7 @@ class Input(_Part):
         return float(default) if self.dtype.floating else int(default)
 
 
-class Interval(_Part):
+class Interval(Part):
     """A regressor's own doubt: an output (n, 2) with the lower and the upper bound of its value."""
 
     output: OnnxName
@@ -112,7 +111,7 @@ class Interval(_Part):
     """The width at which nothing is known: confidence falls from 1 at width 0 to 0 here."""
 
 
-class Outputs(_Part):
+class Outputs(Part):
     """Which ONNX output says what."""
 
     probabilities: OnnxName | None = None
@@ -122,7 +121,7 @@ class Outputs(_Part):
     interval: Interval | None = None
 
 
-class Decision(_Part):
+class Decision(Part):
     """A yes or no on every prediction: whether a label's probability, or a regressor's value, is above a bound."""
 
     label: Label | None = None
@@ -130,7 +129,7 @@ class Decision(_Part):
     above: Annotated[float, Field(allow_inf_nan=False)]
 
 
-class Thresholds(_Part):
+class Thresholds(Part):
     """Where a prediction counts as doubtful, and where it counts as a yes."""
 
     low_confidence: Share = 0.7
@@ -138,18 +137,18 @@ class Thresholds(_Part):
     decision: Decision | None = None
 
 
-class Golden(_Part):
+class Golden(Part):
     """One example that the model must reproduce before it goes live."""
 
     inputs: dict[FieldName, Scalar | None]
     """Every field by name, raw and session, with the value it is filled with; null takes the default."""
     expected: Annotated[dict[str, Annotated[float, Field(allow_inf_nan=False)]], Field(min_length=1)]
-    """label -> probability; {"value": v} for regressors."""
+    """label -> probability; {"value": v} for regressors. The graph's own, before any calibration."""
     tolerance: Annotated[float, Field(gt=0)] = 1e-4
     """Largest absolute difference."""
 
 
-class Manifest(_Part):
+class Manifest(Part):
     """A model version: names its files, its inputs, its outputs and what proves that it works."""
 
     format: Literal[1] = 1
@@ -167,6 +166,15 @@ class Manifest(_Part):
     """Confidences on the model's own validation data: what drift is measured against."""
     feedback: Awaited | None = None
     """What labels that come back are waited for; null: its answers are never judged."""
+    features: dict[FieldName, FeatureReference] = Field(default_factory=dict)
+    """What its inputs looked like, for those that are to be watched: raw features, which needn't fill an input, and
+    session features that do."""
+    calibration: Calibration | None = None
+    """Of classifiers: what makes the graph's probabilities true. Answers, confidence, decisions and thresholds are
+    about what comes out of it; golden examples about what goes in, so that a version can be calibrated without new
+    ones."""
+    performance: Performance | None = None
+    """How labels that come back are judged; null: as a Performance without anything said."""
     golden: tuple[Golden, ...] = ()
     licence: str | None = None
     made_by: str | None = None
@@ -190,7 +198,14 @@ class Manifest(_Part):
             raise ValueError(f"thresholds.decision.label is {decision.label!r}, but labels are {list(self.labels)}")
         if self.feedback is not None:
             self.feedback.check(self.labels)
+        if isinstance(self.calibration, Isotonic) and len(self.labels) != 2:
+            raise ValueError(f"an isotonic calibration is for two labels, and labels are {list(self.labels)}")
+        if self.calibration and not classifier:
+            raise ValueError("a regressor has no calibration")
+        if self.performance and self.performance.measured:
+            self.performance.measured.check(classifier)
         self._check_fields()
+        self._check_features()
         return self
 
     def _check_fields(self) -> None:
@@ -208,6 +223,18 @@ class Manifest(_Part):
                 if value is not None and not given.dtype.accepts(value):
                     raise ValueError(f"golden[{index}].inputs[{field.name!r}] is {value!r}, no {given.dtype}")
 
+    def _check_features(self) -> None:
+        if (cells := sum(described.cells for described in self.features.values())) > CELLS:
+            raise ValueError(f"features has {cells:,} values and shares; {CELLS:,} are allowed")
+        filled = {field.name for _, field in self.fields()}
+        for name, described in self.features.items():
+            if not isinstance(parse(name), SessionFeature):
+                continue
+            if name not in filled:
+                raise ValueError(f"features describes {name}, which fills no input")
+            if isinstance(described, CategoryReference):
+                raise ValueError(f"features describes {name} by categories; it is a number")
+
     def fields(self) -> Iterator[tuple[Input, InputField]]:
         """Every column of every input, in order; a field may fill several."""
         return ((given, field) for given in self.inputs.values() for field in given.fields)
@@ -216,6 +243,11 @@ class Manifest(_Part):
     def identity(self) -> str:
         """As logs and errors name it: name@version."""
         return f"{self.name}@{self.version}"
+
+    @property
+    def uncalibrated(self) -> Self:
+        """The same without its calibration: what the graph itself answers to."""
+        return self if self.calibration is None else self.model_copy(update={"calibration": None})
 
     @property
     def raw_fields(self) -> tuple[str, ...]:
@@ -247,7 +279,8 @@ class Manifest(_Part):
     def write(self, folder: Path) -> Path:
         """Writes it into a model folder, as a person reads it. Returns the file."""
         path = folder / MANIFEST
-        path.write_text(self.model_dump_json(indent=2, exclude_none=True) + "\n", encoding="utf-8")
+        unsaid = None if self.features else {"features"}
+        path.write_text(self.model_dump_json(indent=2, exclude_none=True, exclude=unsaid) + "\n", encoding="utf-8")
         return path
 
 
