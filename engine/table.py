@@ -214,20 +214,18 @@ class KeyValueShard(Shard):
         self._dirty.update(change)
         self._pending.pop(id(change), None)
         unfinished = self._unfinished
-        overtaken: Sequence[Values]
         for key in change:
-            overtaken: list[Values] = []
+            if key in self._older:
+                for older in self._before(key, change):
+                    older.pop(key, None)
             if unfinished.get(key) is change:
                 del unfinished[key]
-                overtaken = self._older.pop(key, overtaken)
-            elif key in self._older:
-                overtaken = self._before(key, change)
-            for older in overtaken:
-                older.pop(key, None)
 
     def _before(self, key: bytes, change: Values) -> list[Values]:
-        """The changes of a key before one that isn't the newest; they, and it, are noted no more."""
+        """The changes of a key before one: they, and it, are noted no more."""
         older = self._older[key]
+        if self._unfinished.get(key) is change:
+            return self._older.pop(key)
         place = next((i for i, one in enumerate(older) if one is change), -1)
         self._older[key] = older[place + 1 :]
         return older[: max(0, place)]
