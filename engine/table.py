@@ -138,6 +138,8 @@ class KeyValueShard(Shard):
 
     def __init__(self, name: str, store: PartitionStore) -> None:
         super().__init__(name, store)
+        self._pending: dict[int, Values] = {}
+        """By identity: changes that aren't settled, in the order in which they were made."""
         self._unfinished: dict[bytes, Values] = {}
         """Key -> the newest change of it that isn't settled."""
         self._older: dict[bytes, list[Values]] = {}
@@ -175,6 +177,7 @@ class KeyValueShard(Shard):
         s.changed.append((self, values))
 
     def _note(self, values: Values) -> None:
+        self._pending[id(values)] = values
         for key in self._unfinished.keys() & values.keys():
             self._older.setdefault(key, []).append(self._unfinished[key])
         self._unfinished.update(dict.fromkeys(values, values))
@@ -209,29 +212,29 @@ class KeyValueShard(Shard):
     def settle(self, change: Change) -> None:
         self.touched = True
         self._dirty.update(change)
+        self._pending.pop(id(change), None)
         unfinished = self._unfinished
-        overtaken: Sequence[Values]
         for key in change:
+            if key in self._older:
+                for older in self._before(key, change):
+                    older.pop(key, None)
             if unfinished.get(key) is change:
                 del unfinished[key]
-                overtaken = self._older.pop(key, ())
-            elif key in self._older:
-                overtaken = self._before(key, change)
-            else:
-                continue
-            for older in overtaken:
-                older.pop(key, None)
 
-    def _before(self, key: bytes, change: Values) -> Sequence[Values]:
-        """The changes of a key before one that isn't the newest; they, and it, are noted no more."""
+    def _before(self, key: bytes, change: Values) -> list[Values]:
+        """The changes of a key before one: they, and it, are noted no more."""
         older = self._older[key]
+        if self._unfinished.get(key) is change:
+            return self._older.pop(key)
         place = next((i for i, one in enumerate(older) if one is change), -1)
         self._older[key] = older[place + 1 :]
         return older[: max(0, place)]
 
     def rollback(self, dropped: Iterable[Slice[Any]], kept: Iterable[Slice[Any]]) -> None:
-        self._unfinished, self._older = {}, {}
-        for change in [change for s in kept for shard, change in s.changed if shard is self]:
+        stay = {id(change) for s in kept for shard, change in s.changed if shard is self}
+        pending = [change for identity, change in self._pending.items() if identity in stay]
+        self._pending, self._unfinished, self._older = {}, {}, {}
+        for change in pending:
             self._note(change)
 
     def take(self) -> Items:

@@ -150,10 +150,15 @@ def test_a_slice_that_is_given_up_brings_nothing_back_that_was_overtaken(rig: Ri
     rig.finish(quick)
     working_on(failed)
     visits["ann"] = Visit(3)
-    rig.shard.rollback([failed], [slow])
-    assert visits["ann"] == Visit(2)
+    later = rig.slice()
+    visits["bob"] = Visit(4)
+    working_on(slow)
+    visits["bob"] = Visit(5)
+    rig.shard.rollback([failed], [slow, later])
+    assert (visits["ann"], visits["bob"]) == (Visit(2), Visit(5))
     rig.finish(slow)
-    assert rig.shard.take() == [(b"ann", visits.encode(Visit(2)))]
+    rig.finish(later)
+    assert dict(rig.shard.take()) == {b"ann": visits.encode(Visit(2)), b"bob": visits.encode(Visit(5))}
 
 
 def test_what_is_forgotten_goes_with_the_next_commit_unless_a_slice_has_written_it(rig: Rig) -> None:
