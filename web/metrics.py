@@ -20,6 +20,7 @@ from models.joining import Fate
 from models.limits import Verdict
 from models.swap import Stage
 from models.version import LiveVersion
+from tables.drift import conditions, watches
 from web.health import Health
 from web.operations import Operation, operation
 
@@ -84,10 +85,24 @@ class WorkerCollector(Collector):
         yield from self._queues()
         yield from self._state()
         yield from self._models()
+        yield from self._drift()
         predicted = cast("Predicted | None", self._engine.tables.get("predicted"))  # of applications that read feedback
         fates = {fate.value: predicted.fates[fate] if predicted else 0 for fate in Fate}
         yield _counter("feedback", "What became of feedback", ["outcome"], fates)
         yield from self._worker()
+
+    def _drift(self) -> Iterator[Metric]:
+        answers: dict[tuple[str, str], int] = {}
+        levels: dict[tuple[str, str, str], int] = {}
+        tasks = self._engine.tasks.values() if watches.name in self._engine.tables else ()
+        for task in tasks:
+            if task.open:
+                for key, raw in task.shard(watches.name).walk(b""):
+                    model, _, version = key.decode().partition("@")
+                    answers[model, version], found = conditions(raw)
+                    levels |= {(model, version, kind): level for kind, level in found.items()}
+        yield _counter("drift_answers", "Answers that detectors here have looked at", ["model", "version"], answers)
+        yield _gauge("drift_condition", "0: well, 1: opened, more: worsened", ["model", "version", "kind"], levels)
 
     def _events(self) -> Iterator[Metric]:
         meters = self._engine.meters
