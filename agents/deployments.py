@@ -23,7 +23,9 @@ from engine.engine import Engine
 from engine.feed import Feed
 from engine.publisher import Publisher
 from models.manifest import Manifest
+from models.precision import Precision
 from models.store import ModelStore
+from models.version import Load
 from tables.deployments import deployments, judge
 from tables.sessions import sessions
 
@@ -61,17 +63,23 @@ async def _decide(s: Slice[Action], action: Action, store: ModelStore) -> None:
     except ValueError:  # pydantic's and UnicodeDecodeError
         raise DecodeError("a control request is keyed by its model's name; this one's key is none") from None
     models = s.task.engine.models
+
+    def offered(version: str) -> dict[str, Precision]:
+        return store.manifest(model, version).offered
+
     try:
         again = action.action == "republish"  # which needs no store
         versions = [] if again else await asyncio.to_thread(store.versions, model)
         now = deployments.get(model)
-        accepted = judge(model, action, now, versions, record.timestamp)
-        known = {*now.versions, now.previous} if now is not None else set()
-        for version in accepted.versions:
-            if version not in known:
+        accepted = await asyncio.to_thread(judge, model, action, now, versions, record.timestamp, offered)
+        known = _known(now)
+        for load in accepted.loads:
+            if load not in known:
                 # Before it is accepted: what can't go live must not displace what workers start with. What has been
                 # live before isn't tried again: a way back has to be quick.
-                await models.verify(model, version)
+                await models.verify(model, *load)
+        if not known.issuperset(accepted.loads):
+            models.check_room(accepted)
     except (RequestRefusedError, ModelError, ValueError) as error:
         log.warning("Control request %s for %s is refused: %s", source, model, error)
         models.refuse(model, str(error))
@@ -83,6 +91,14 @@ async def _decide(s: Slice[Action], action: Action, store: ModelStore) -> None:
     if action.figures is not None and now is not None and now.canary is not None and accepted.canary is None:
         models.ended[model, action.action] += 1
         s.send(ALERTS, model, alert_of_end(str(source), action, now, accepted))
+
+
+def _known(now: Deployment | None) -> set[Load]:
+    """What a deployment has loaded, and what it had before."""
+    if now is None:
+        return set()
+    before = () if now.previous is None else ((now.previous, now.precision_of(now.previous)),)
+    return {*now.loads, *before}
 
 
 def _is_model(key: str) -> bool:
@@ -252,7 +268,14 @@ class Follower:
 
     async def _report(self) -> None:
         worker = self._engine.name
-        status = ModelStatus(worker=worker, models=self._engine.models.status(), ts=int(time.time() * 1e3))
+        models = self._engine.models
+        status = ModelStatus(
+            worker=worker,
+            models=models.status(),
+            ts=int(time.time() * 1e3),
+            device=models.device.runs_on,
+            fallback=models.device.fallback,
+        )
         try:
             await self._publisher.publish(MODEL_STATUS, worker, status)
         except KafkaError as error:

@@ -9,7 +9,7 @@ import msgspec
 
 from agents.plan import Columns, Plan, drop_places
 from agents.shadows import Shadows
-from core.errors import NoModelError, RecordError, UnknownModelError
+from core.errors import HeldError, NoModelError, RecordError, UnknownModelError
 from core.events import Observation, Prediction
 from core.topics import OBSERVATIONS, PREDICTIONS
 from engine.agent import Stream, agent
@@ -70,7 +70,7 @@ class Scorer:
                     drop_model(batch, name, error)
                     break
                 except NoModelError as error:
-                    if self._dead_letter:
+                    if self._dead_letter and not isinstance(error, HeldError):
                         drop_model(batch, name, error)
                         break
                     await self._until_live(name)

@@ -14,6 +14,7 @@ HomunculusError
 │   ├── KeyMismatchError the record's key isn't the session that its value names
 │   ├── UnknownModelError    the record asks for a model that no deployment knows
 │   ├── NoModelError     no model is live yet, and the wait for one is over
+│   │   └── HeldError        its old version had to go before the new one fits: the record waits, whatever is set
 │   ├── ScoreError       the model gave no usable score for it
 │   └── OutputTooLargeError  what the record led to is larger than a record may be
 ├── ModelError       the version that was live stays live
@@ -24,6 +25,7 @@ HomunculusError
 │   ├── ProviderMissingError the device that was asked for isn't there
 │   ├── ConversionError      an estimator can't be made an ONNX model that computes the same
 │   ├── GoldenMismatchError  the model doesn't compute what its golden examples say
+│   ├── NoRoomError          the device's memory, as declared, has no room for it
 │   ├── UnsafeModelError     trying it crashed, didn't end, or took more memory than there is
 │   └── TransitionError      a deployment can't go from this stage to that one
 ├── RequestRefusedError  a control request is answered by one alert; the running deployment stays
@@ -127,6 +129,10 @@ class NoModelError(RecordError):
     """No model is live on the worker."""
 
 
+class HeldError(NoModelError):
+    """The model's events wait while one version makes room for the next."""
+
+
 class ScoreError(RecordError):
     """A model gave something that is not finite, or no probability."""
 
@@ -170,6 +176,10 @@ class ConversionError(ModelError):
 
 class GoldenMismatchError(ModelError):
     """The model doesn't compute what its golden examples say."""
+
+
+class NoRoomError(ModelError):
+    """Versions would hold more of the device's memory than is declared."""
 
 
 class UnsafeModelError(ModelError):

@@ -11,12 +11,15 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
 from core.errors import ManifestError
-from core.events import ModelName, Version
+from core.events import PRECISION_PATTERN, ModelName, Version
 from models.dtype import Dtype
 from models.features import SESSION, Feature, RawFeature, SessionFeature, parse
+from models.precision import FP32, Precision
 
 MANIFEST: Final = "manifest.json"
 MODEL: Final = "model.onnx"
+LARGEST: Final = 10_000_000
+"""Bytes of a manifest.json: a thousand golden examples of a hundred fields are 3 MB, and it is read whole."""
 
 
 def _one_spelling(name: str) -> str:
@@ -33,6 +36,7 @@ Scalar = bool | float | str
 Label = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 OnnxName = Annotated[str, StringConstraints(min_length=1)]
+PrecisionName = Annotated[str, StringConstraints(pattern=PRECISION_PATTERN)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -165,6 +169,9 @@ class Manifest(_Part):
     reference_confidence: tuple[Share, ...] = ()
     """Confidences on the model's own validation data: what drift is measured against."""
     golden: tuple[Golden, ...] = ()
+    precisions: dict[PrecisionName, Precision] = {}
+    """Name -> the same model in another file (models/precision.py). model.onnx is fp32; where it is named, then for its
+    latency."""
     licence: str | None = None
     made_by: str | None = None
     """What made it: program, data, date; free text."""
@@ -185,8 +192,18 @@ class Manifest(_Part):
         decision = self.thresholds.decision
         if decision and decision.label not in (self.labels if classifier else (None,)):
             raise ValueError(f"thresholds.decision.label is {decision.label!r}, but labels are {list(self.labels)}")
+        self._check_precisions()
         self._check_fields()
         return self
+
+    def _check_precisions(self) -> None:
+        for name, one in self.precisions.items():
+            if (one.file == MODEL) != (name == FP32):
+                raise ValueError(f"precisions.{name}.file is {one.file!r}: {MODEL} is {FP32}, and nothing else is")
+            if one.file not in self.files:
+                raise ValueError(f"precisions.{name}.file is {one.file!r}, which files doesn't name")
+        if len({one.file for one in self.precisions.values()}) < len(self.precisions):
+            raise ValueError("two precisions have the same file")
 
     def _check_fields(self) -> None:
         wanted = {field.name for _, field in self.fields()}
@@ -213,6 +230,11 @@ class Manifest(_Part):
         return f"{self.name}@{self.version}"
 
     @property
+    def offered(self) -> dict[str, Precision]:
+        """All of its precisions; fp32 is always among them."""
+        return {FP32: Precision(file=MODEL)} | self.precisions
+
+    @property
     def raw_fields(self) -> tuple[str, ...]:
         """The raw features that fill a column themselves, each once, in order."""
         return tuple(dict.fromkeys(f.name for _, f in self.fields() if isinstance(f.feature, RawFeature)))
@@ -225,6 +247,8 @@ class Manifest(_Part):
     @classmethod
     def parse(cls, raw: bytes | str, where: str) -> Self:
         """Reads manifest.json's text. Raises ManifestError that begins with `where` and names each wrong place."""
+        if len(raw) > LARGEST:
+            raise too_large(where)
         try:
             return cls.model_validate_json(raw)
         except ValidationError as error:
@@ -234,7 +258,8 @@ class Manifest(_Part):
     def read(cls, path: Path, where: str) -> Self:
         """Reads a manifest file. Raises ManifestError where there is none, or none that can be read."""
         try:
-            raw = path.read_bytes()
+            with path.open("rb") as file:
+                raw = file.read(LARGEST + 1)
         except OSError as error:
             raise ManifestError(f"{where}: {path.name} can't be read: {error.strerror or error}") from error
         return cls.parse(raw, where)
@@ -244,6 +269,11 @@ class Manifest(_Part):
         path = folder / MANIFEST
         path.write_text(self.model_dump_json(indent=2, exclude_none=True) + "\n", encoding="utf-8")
         return path
+
+
+def too_large(where: str) -> ManifestError:
+    """A manifest that nobody reads to its end."""
+    return ManifestError(f"{where}: it has more than {LARGEST / 1e6:g} MB, which is all that a manifest may have")
 
 
 def mistakes(error: ValidationError) -> str:

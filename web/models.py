@@ -33,6 +33,10 @@ class ModelList(msgspec.Struct, omit_defaults=True):
     store: dict[str, list[str]]
     """Model -> its versions in the store."""
     store_error: str | None = None
+    device: str = "cpu"
+    """What models run on here: cpu, or cuda:0."""
+    fallback: str | None = None
+    """Why they run on the CPU though a GPU was to be taken."""
 
 
 def _whole(value: Any) -> Any:
@@ -76,7 +80,13 @@ class Models:
     async def listed(self, request: web.Request) -> web.Response:
         """What is live here, what is wanted, and what the store holds."""
         models = self._app.engine.models
-        body = ModelList(self._app.engine.name, msgspec.convert(models.status(), dict[str, Status]), {})
+        body = ModelList(
+            self._app.engine.name,
+            msgspec.convert(models.status(), dict[str, Status]),
+            {},
+            device=models.device.runs_on,
+            fallback=models.device.fallback,
+        )
         try:
             body.store = await asyncio.to_thread(_versions, models.store)
         except ModelError as error:

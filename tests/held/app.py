@@ -49,10 +49,10 @@ def _hold(phase: str, version: str) -> None:
             time.sleep(0.02)
 
 
-async def _judged(models: LiveModels, name: str, version: str) -> None:
+async def _judged(models: LiveModels, name: str, version: str, *more: Any) -> None:
     before = _whose.set("judge's ")
     try:
-        await _verify(models, name, version)
+        await _verify(models, name, version, *more)
     finally:
         _whose.reset(before)
 
@@ -67,9 +67,9 @@ def _verifying(made: Runtime, folder: ModelFolder, *more: Any, **options: Any) -
     _begin(made, folder, *more, **options)
 
 
-def _warming(manifest: Manifest, compute: Any) -> None:
+def _warming(manifest: Manifest, compute: Any, *more: Any) -> None:
     _hold("warming", manifest.version)
-    _warm_up(manifest, compute)
+    _warm_up(manifest, compute, *more)
 
 
 def _flipping(models: LiveModels, model: Any, routing: Any) -> None:
@@ -94,7 +94,7 @@ LiveModels._flip = _flipping  # type: ignore[assignment, method-assign]
 ModelStore.fetch = _downloading  # type: ignore[assignment, method-assign]
 Runtime.__init__ = _verifying  # type: ignore[assignment, method-assign]
 Runtime.compute = _computing  # type: ignore[assignment, method-assign]
-runtime.warm_up = _warming  # type: ignore[attr-defined]
+runtime.warm_up = _warming  # type: ignore[assignment, attr-defined]
 LiveVersion.retire = _retiring  # type: ignore[assignment, method-assign]
 
 from app import app
