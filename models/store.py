@@ -163,6 +163,10 @@ class ModelStore:
                 self._fs.pipe_file(self._path(INDEX), index.text().encode())
         return index
 
+    def holds(self, folder: Path) -> bool:
+        """Whether a folder of this machine lies in the store, where versions never change."""
+        return self._local and folder.resolve().is_relative_to(Path(self._root).resolve())
+
     def needed(self) -> frozenset[SessionFeature]:
         """The session features that any version in the store asks for; while the store is away, of those that are
         cached. Manifests that can't be read are left out with a warning: such a version can't go live either."""

@@ -7,5 +7,6 @@ from __future__ import annotations
 
 from models.convert.estimator import convert
 from models.convert.pickles import unpickled
+from models.convert.precisions import add_precisions
 
-__all__ = ["convert", "unpickled"]
+__all__ = ["add_precisions", "convert", "unpickled"]
