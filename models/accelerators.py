@@ -18,6 +18,8 @@ class Accelerator:
     """ONNX Runtime's name for what computes there."""
     options: Callable[[int, int | None], dict[str, Any]]
     """(index, most bytes of a session's arena or None) -> the provider's options."""
+    prepare: Callable[[], None]
+    """What has to be done before the first session there."""
     used: Callable[[int], int | None]
     """Index -> bytes of the device's memory that are taken, by whomever; None where nobody says."""
     pinned: Pin
@@ -32,6 +34,6 @@ def _cuda(index: int, memory: int | None) -> dict[str, Any]:
 
 
 ACCELERATORS: Final[Mapping[str, Accelerator]] = {
-    "cuda": Accelerator("CUDAExecutionProvider", _cuda, cuda.used, cuda.pinned),
+    "cuda": Accelerator("CUDAExecutionProvider", _cuda, cuda.prepare, cuda.used, cuda.pinned),
 }
 """By the name that HOMUNCULUS_DEVICE has for it; `auto` takes the first that this ONNX Runtime was built for."""

@@ -1,8 +1,11 @@
-"""The two things that ONNX Runtime doesn't tell of an NVIDIA GPU, asked of the CUDA runtime that it has loaded."""
+"""What ONNX Runtime doesn't tell of an NVIDIA GPU, asked of the CUDA runtime that it has loaded."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import io
+import logging
 import weakref
 from functools import cache
 from typing import Final
@@ -10,10 +13,23 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from models import ort
+
+log = logging.getLogger(__name__)
+
 RUNTIMES: Final = ("libcudart.so.13", "libcudart.so.12", "libcudart.so")
 _OK: Final = 0
 _PORTABLE: Final = 1
 """Pinned for every device of the process (cudaHostAllocPortable)."""
+
+
+def prepare() -> None:
+    """Loads CUDA's libraries where they came as packages of Python; where the system has them, nothing is needed."""
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        ort.runtime.preload_dlls()
+    if said.getvalue():
+        log.info("CUDA's libraries: %s", " ".join(said.getvalue().split()))
 
 
 def used(index: int) -> int | None:

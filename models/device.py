@@ -60,6 +60,8 @@ class Device:
                 f"device {name} needs {ACCELERATORS[kind].provider}, but this onnxruntime has only {', '.join(built)}; "
                 "install the gpu extra in place of cpu, or set HOMUNCULUS_DEVICE to auto or cpu"
             )
+        if available is None:
+            ACCELERATORS[kind].prepare()
         return cls(name, kind, int(index or 0), Budget(memory), bound=True)
 
     @property
