@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 
 from agents.erasures import erase
 from agents.trials import Trials, alert_of_end
-from core.errors import DecodeError, ModelError, RequestRefusedError
+from core.errors import DecodeError, ModelError, RequestRefusedError, StoreAwayError
 from core.events import Action, Alert, Deployment, ModelName, ModelStatus
 from core.topics import ALERTS, CONTROL, DEPLOYMENTS, MODEL_STATUS
 from engine.agent import Stream, agent
@@ -22,6 +22,7 @@ from engine.batch import Slice, current_slice
 from engine.engine import Engine
 from engine.feed import Feed
 from engine.publisher import Publisher
+from models.features import SessionFeature
 from models.manifest import Manifest
 from models.precision import Precision
 from models.store import ModelStore
@@ -37,6 +38,8 @@ RETRY_S: Final = 1.0
 """Until what could not be loaded is tried again. Twice as long each time:"""
 MOST_RETRY_S: Final = 600.0
 """a version that will never load costs this worker a load every ten minutes."""
+MOST_AWAY_S: Final = 30.0
+"""Between two looks at a store that a start waits for."""
 _MODEL_NAME: Final = TypeAdapter(ModelName)
 
 
@@ -147,7 +150,7 @@ class Follower:
         """Converges to the newest state before any partition opens, then follows every change."""
         engine = self._engine
         settings = engine.settings
-        needed = await asyncio.to_thread(engine.models.needed)
+        needed = await self._needed()
         sessions.configure(needed, settings.session_ttl, max(1, settings.hot_sessions // settings.partitions))
         reading = asyncio.create_task(self._feed.run())
         telling = asyncio.create_task(self._tell_figures())
@@ -168,6 +171,22 @@ class Follower:
         finally:
             for task in (reading, telling, trying, *self._spawned):
                 task.cancel()
+
+    async def _needed(self) -> frozenset[SessionFeature]:
+        """What sessions have to keep, once the store can be read: a session that begins without a feature would lack
+        what it missed for good, so until then nothing is worked on."""
+        models, pause = self._engine.models, RETRY_S
+        while True:
+            try:
+                needed = await asyncio.to_thread(models.needed)
+            except StoreAwayError as error:
+                models.away = str(error)
+                log.error("The worker waits for its model store, of which nothing is cached: %s", error)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, MOST_AWAY_S)
+            else:
+                models.away = None
+                return needed
 
     async def _tell_figures(self) -> None:
         """For ever: while something is on trial, others have to see how it does."""

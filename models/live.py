@@ -64,6 +64,8 @@ class LiveModels:
         self._changed = asyncio.Event()
         self.ended = Counter[tuple[str, str]]()
         """(model, verdict) -> canaries that this worker, their judge, has seen end by their limits."""
+        self.away: str | None = None
+        """Why the store can't be read, while this worker can't begin without it."""
         self.refused: dict[str, str] = {}
         """Model -> why the last request for it was refused by this worker, its judge; gone with the next accepted. The
         newest REFUSED of them."""

@@ -19,7 +19,7 @@ from models.precision import FP32, Precision
 MANIFEST: Final = "manifest.json"
 MODEL: Final = "model.onnx"
 LARGEST: Final = 10_000_000
-"""Bytes of a manifest.json: a thousand golden examples of a hundred fields are 3 MB, and it is read whole."""
+"""Bytes of a manifest.json, and of a store's list: a thousand golden examples of a hundred fields are 3 MB."""
 
 
 def _one_spelling(name: str) -> str:
@@ -272,8 +272,8 @@ class Manifest(_Part):
 
 
 def too_large(where: str) -> ManifestError:
-    """A manifest that nobody reads to its end."""
-    return ManifestError(f"{where}: it has more than {LARGEST / 1e6:g} MB, which is all that a manifest may have")
+    """Of a file that nobody reads to its end."""
+    return ManifestError(f"{where}: it has more than {LARGEST / 1e6:g} MB, which is all that it may have")
 
 
 def mistakes(error: ValidationError) -> str:

@@ -70,6 +70,8 @@ class Health:
 
     def _models(self) -> list[str]:
         models = self._app.engine.models
+        if models.away is not None:
+            return [f"the model store is waited for: {models.away}"]
         if not self._app.engine.ready.is_set() and not models.deployed():
             return ["the deployments have not been read yet"]
         if not models.deployed():
