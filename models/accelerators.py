@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from models import cuda
-from models.buffers import Pin
+from models.buffers import Bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +22,8 @@ class Accelerator:
     """What has to be done before the first session there."""
     used: Callable[[int], int | None]
     """Index -> bytes of the device's memory that are taken, by whomever; None where nobody says."""
-    pinned: Pin
-    """What its copies go through."""
+    pinned: Callable[[int, int], Bytes | None]
+    """(index, bytes) -> so much memory of this machine that the device reads by itself; None where there is none."""
 
 
 def _cuda(index: int, memory: int | None) -> dict[str, Any]:

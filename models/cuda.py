@@ -43,16 +43,16 @@ def used(index: int) -> int | None:
     return total.value - free.value
 
 
-def pinned(size: int) -> NDArray[np.uint8] | None:
+def pinned(index: int, size: int) -> NDArray[np.uint8] | None:
     """(size,) of this machine's memory that stays where it is, so that a GPU copies it by itself; given back when the
     last array in it goes. None where there is no such memory."""
     runtime, address = _runtime(), ctypes.c_void_p()
-    if runtime is None:
+    if runtime is None or runtime.cudaSetDevice(ctypes.c_int(index)) != _OK:
         return None
     if runtime.cudaHostAlloc(ctypes.byref(address), ctypes.c_size_t(size), ctypes.c_uint(_PORTABLE)) != _OK:
         return None
     memory = (ctypes.c_uint8 * size).from_address(address.value or 0)
-    weakref.finalize(memory, runtime.cudaFreeHost, address)
+    weakref.finalize(memory, runtime.cudaFreeHost, address).atexit = False  # CUDA is gone by then
     return np.ctypeslib.as_array(memory)
 
 

@@ -37,6 +37,8 @@ class Device:
     """Whether sessions are asked through buffers that are bound to them; on an accelerator they are."""
     fallback: str | None = None
     """Why models run on the CPU though an accelerator was to be taken; None as long as none had to."""
+    worked: bool = False
+    """Whether a session has run there: what fails then is the model's fault, not the device's."""
     _told: bool = field(default=False, repr=False)
 
     @classmethod
@@ -94,7 +96,7 @@ class Device:
     def pinned(self, size: int) -> Bytes | None:
         """Memory of this machine that it copies by itself; None where there is none."""
         accelerator = self.accelerator
-        return None if accelerator is None or self.fallback else accelerator.pinned(size)
+        return None if accelerator is None or self.fallback else accelerator.pinned(self.index, size)
 
     def verify(self, got: Sequence[str]) -> None:
         """Compares the providers that a session got with those that were asked for.
@@ -109,6 +111,8 @@ class Device:
             return
         if accelerator.provider not in got:
             self.fall_back(f"the session got only {', '.join(got)}")
+        else:
+            self.worked = True
 
     def fall_back(self, why: str) -> None:
         """From now on models run on the CPU, if that is what auto was asked for: loudly. Else raises

@@ -23,7 +23,7 @@ from models.precision import FP32
 from models.routing import Routing
 from models.store import ModelStore
 from models.swap import Course, Stage
-from models.verifier import LIMIT_S, Verifier, patience
+from models.verifier import Verifier, patience
 from models.version import LiveVersion, Load
 
 log = logging.getLogger(__name__)
@@ -168,9 +168,8 @@ class LiveModels:
         """Raises NoRoomError when not all of a deployment can be held beside the other models on a device like this
         worker's. What hasn't been looked at here counts as nothing."""
         memory, model = self.device.memory, self._models.get(deployment.model)
-        ours = sum(version.memory or 0 for version in model.loaded) if model is not None else 0
         needs = {load: self.loader.need_of(deployment.model, load) for load in deployment.loads}
-        if not memory.fits(sum(needs.values()), leaving=ours):
+        if not self._fits(sum(needs.values()), model.loaded if model is not None else []):
             told = ", ".join(f"{whole(load)} {need / 1e6:,.1f} MB" for load, need in needs.items())
             raise NoRoomError(
                 f"{deployment.model} can't be held as a whole ({told}): {memory.told(sum(needs.values()))}. Unload a "
@@ -213,10 +212,13 @@ class LiveModels:
         """
         loader, precision = self.loader, load[1]
         leaving = [version for version in model.loaded if version.load not in deployment.loads]
-        freed = sum(version.memory or 0 for version in leaving)
-        if not self.device.memory.fits(loader.need(folder, precision), leaving=freed):
+        others = [version for version in leaving if version is not model.routing.active]
+        need = loader.need(folder, precision)
+        if self._fits(need, others):
+            leaving = others
+        elif not self._fits(need, leaving):
             raise full
-        if load in model.spared:
+        elif load in model.spared:
             raise NoRoomError(
                 f"{folder.identity} failed when the version before had made room for it, and is tried again when it is "
                 f"deployed again: {full}"
@@ -229,10 +231,13 @@ class LiveModels:
             share = loader.share(folder, precision)
             return await loader.begun(folder, precision, share, course, within_s=patience(folder))
         except ModelError:
-            model.spared.add(load)
             if model.exchange is not None:
+                model.spared.add(load)
                 await self._bring_back(model, model.exchange)
             raise
+
+    def _fits(self, need: int, leaving: list[LiveVersion]) -> bool:
+        return self.device.memory.fits(need, leaving=sum(version.memory or 0 for version in leaving))
 
     def _hold(self, model: Deployed, leaving: list[LiveVersion], course: Course) -> None:
         """From here on the model's events wait. No await: nobody sees a state between."""
@@ -254,7 +259,7 @@ class LiveModels:
         who = active.course.who
         if active.course.stage is Stage.UNLOADED:
             try:
-                active = await self.loader.begun_again(active, LIMIT_S)
+                active = await self.loader.begun_again(active)
             except ModelError as error:
                 model.exchange = None
                 log.error("%s can't be brought back, and nothing answers for %s: %s", who, exchange.before.model, error)

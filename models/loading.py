@@ -16,7 +16,7 @@ from models.precision import FP32
 from models.runtime import Runtime
 from models.store import ModelStore
 from models.swap import Course, Stage
-from models.verifier import Trial, Verifier
+from models.verifier import Place, Verifier, patience
 from models.version import LiveVersion, Load
 
 log = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ class Loader:
     def share(self, folder: ModelFolder, precision: str) -> Share | None:
         """What a candidate may hold of the device, where somebody counts. Raises NoRoomError."""
         memory = self.device.memory
-        if self.device.accelerator is None and memory.limit is None:
+        if self.device.runs_on == "cpu" and memory.limit is None:
             return None
         return memory.reserve(folder.identity, self.need(folder, precision))
 
@@ -117,14 +117,14 @@ class Loader:
         runtime = loading.result()
         return LiveVersion(runtime.manifest, runtime, course, precision, share)
 
-    async def begun_again(self, version: LiveVersion, within_s: float) -> LiveVersion:
+    async def begun_again(self, version: LiveVersion) -> LiveVersion:
         """Loads what has been unloaded, whatever is left of the device. Raises as begun()."""
         runtime = version.engine
         assert isinstance(runtime, Runtime)
         course = Course(version.course.who)
         course.to(Stage.VERIFYING)
         share = self.device.memory.take(runtime.folder.identity, self.need(runtime.folder, version.precision))
-        return await self.begun(runtime.folder, version.precision, share, course, within_s)
+        return await self.begun(runtime.folder, version.precision, share, course, patience(runtime.folder))
 
     async def _try(self, verifier: Verifier, folder: ModelFolder, precision: str, need: int) -> None:
         """In another process: on the device where that has room for it beside all that is held, else on the CPU."""
@@ -134,13 +134,13 @@ class Loader:
         elif memory.fits(need):
             share = memory.reserve(f"the trial of {folder.identity}", need)
             try:
-                trial = Trial(self.device.name, share.most, once=self.device.accelerator is not None)
-                await verifier.check(folder, hurry=hurry, precision=precision, trial=trial)
+                place = Place(self.device.name, share.most, once=self.device.accelerator is not None)
+                await verifier.check(folder, hurry=hurry, precision=precision, place=place)
             finally:
                 share.free()
         else:
             log.info("%s is tried on the CPU: there is no room for it beside what is live", folder.identity)
-            await verifier.check(folder, hurry=hurry, precision=precision, trial=Trial("cpu"))
+            await verifier.check(folder, hurry=hurry, precision=precision, place=Place("cpu"))
 
 
 def whole(load: Load) -> str:

@@ -19,7 +19,7 @@ def opened(path: Path, device: Device, memory: int | None = None) -> Any:
         try:
             session = _session(path, device.providers_within(memory))
         except Exception as error:
-            if device.accelerator is None or device.name != "auto":
+            if device.accelerator is None or device.name != "auto" or device.worked:
                 raise
             session = _session(path, [CPU])  # raises what is wrong with the file itself, if that is it
             device.fall_back(f"a session couldn't be made there: {error}")

@@ -63,7 +63,7 @@ ERRORS: Final = {
 }
 
 
-class Trial(NamedTuple):
+class Place(NamedTuple):
     """Where a candidate is tried."""
 
     device: str
@@ -133,11 +133,11 @@ class Verifier:
         return self._process.pid if self._process is not None else None
 
     async def check(
-        self, folder: ModelFolder, *, hurry: bool = False, precision: str = FP32, trial: Trial | None = None
+        self, folder: ModelFolder, *, hurry: bool = False, precision: str = FP32, place: Place | None = None
     ) -> None:
         """Returns when the version has done over there what Runtime asks of it; at once when it has before.
 
-        hurry: nobody is being answered, so that it needn't let others pass. trial: where, if not on the verifier's own
+        hurry: nobody is being answered, so that it needn't let others pass. place: where, if not on the verifier's own
         device for as long as it likes. Raises what Runtime does, and UnsafeModelError when the process died of the
         version or had to be ended.
         """
@@ -148,7 +148,7 @@ class Verifier:
             # A process that is there already may die of what it has done before: then a new one has the last word.
             for last in (True,) if self._process is None else (False, True):
                 try:
-                    await self._try(folder, hurry, precision, trial or Trial(self._device))
+                    await self._try(folder, hurry, precision, place or Place(self._device))
                     break
                 except _EndedError as ended:
                     if last:
@@ -161,7 +161,7 @@ class Verifier:
         self._closed = True
         await self._end()
 
-    async def _try(self, folder: ModelFolder, hurry: bool, precision: str, trial: Trial) -> None:
+    async def _try(self, folder: ModelFolder, hurry: bool, precision: str, place: Place) -> None:
         self._refuse_when_closed(folder)
         limit_s = await asyncio.to_thread(patience, folder, self._limit_s)
         process = await self._running(folder)
@@ -172,7 +172,7 @@ class Verifier:
         answer: _Answer | None = None
         try:
             async with asyncio.timeout(limit_s):
-                answer = await self._ask(process, self._request(folder, precision, trial))
+                answer = await self._ask(process, self._request(folder, precision, place))
         except TimeoutError:
             raise UnsafeModelError(
                 f"{folder.identity}: it was given {limit_s:,.0f} s, and had to be ended {self.doing}"
@@ -185,7 +185,7 @@ class Verifier:
                 f"{folder.identity}: the process that tried it talks nonsense {self.doing}"
             ) from None
         finally:
-            if answer is None or trial.once:
+            if answer is None or place.once:
                 await self._end()
         self._idle = asyncio.get_running_loop().call_later(self._idle_s, self._let_go)
         if answer.error is not None:
@@ -205,13 +205,13 @@ class Verifier:
                 ) from error
         return self._process
 
-    def _request(self, folder: ModelFolder, precision: str, trial: Trial) -> _Request:
+    def _request(self, folder: ModelFolder, precision: str, place: Place) -> _Request:
         memory, left = self._memory, available()
         if memory is None and left is not None:
             memory = left // 2  # the rest is for the worker, and for whoever else tries one
         path, manifest = folder.path.absolute(), folder.manifest
         return _Request(
-            str(path), manifest.name, manifest.version, folder.sha256, trial.device, memory, precision, trial.room
+            str(path), manifest.name, manifest.version, folder.sha256, place.device, memory, precision, place.room
         )
 
     async def _ask(self, process: Process, request: _Request) -> _Answer:

@@ -289,6 +289,11 @@ async def test_a_canary_that_is_there_goes_before_the_active_version_has_to(make
     assert bench.status()["shadow"][0]["version"] == "1", "what stays was never unloaded"
     assert bench.live.get("churn") is not first
     assert bench.most <= TWO
+    held.clear()
+    await bench.deploy("2", canary=Canary(version="1", share=0.5))
+    await bench.deploy("3")
+    assert await bench.answer() == ("3", 0.3)
+    assert not any(held), "the canary that nobody wants made room enough"
 
 
 async def test_two_models_share_one_budget(make: Callable[..., Bench]) -> None:
