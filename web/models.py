@@ -32,9 +32,9 @@ class ModelList(msgspec.Struct, omit_defaults=True):
     """What is live here of each, with its figures, and what is wanted."""
     store: dict[str, list[str]]
     """Model -> its versions in the store."""
-    store_error: str | None = None
-    device: str = "cpu"
+    device: str
     """What models run on here: cpu, or cuda:0."""
+    store_error: str | None = None
     fallback: str | None = None
     """Why they run on the CPU though a GPU was to be taken."""
 

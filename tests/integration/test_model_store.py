@@ -117,3 +117,5 @@ def test_a_first_start_while_the_store_is_away_waits_for_it_says_so_and_goes_on_
         worker.wait_ready(60)
         rig.assert_exact()
         web.shutdown()
+    told = rig.reader("model-status").read_out()[-1].json
+    assert told["device"] == "cpu", "a worker tells what its models run on"

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from core.errors import GoldenMismatchError, HeldError, ModelError, NoModelError, NoRoomError, UnsafeModelError
 from core.events import Canary, Deployment
 from models import exchange, live
+from models.accelerators import ACCELERATORS, Accelerator
 from models.budget import SCRATCH, Budget, Share
 from models.device import Device
 from models.folder import ModelFolder
@@ -375,3 +376,48 @@ def test_what_was_measured_is_what_is_counted_from_then_on() -> None:
     share.free()
     share.free()
     assert budget.held == 0
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate provider")
+async def test_a_version_is_measured_while_it_is_loaded_and_counted_so_from_then_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An accelerator that computes as the CPU does; how much of its memory is taken is what the test says."""
+    figures = iter([500, 700, 700, 1300])
+    caps: list[int | None] = []
+    batches: list[int] = []
+
+    def options(index: int, memory: int | None) -> dict[str, Any]:
+        caps.append(memory)
+        return {}
+
+    simulated = Accelerator("CPUExecutionProvider", options, lambda: None, lambda index: next(figures), pinned)
+    monkeypatch.setitem(cast(dict[str, Accelerator], ACCELERATORS), "simulated", simulated)
+    device = Device("simulated", "simulated", 3, Budget(2 * SCRATCH), bound=True)
+    thread = InferenceThread(max_rows=1000)
+    live = LiveModels(ModelStore(str(tmp_path)), device, thread)
+    bench = Bench(tmp_path, live)
+    real = Runtime.compute
+
+    def compute(self: Runtime, inputs: Any) -> Any:
+        batches.append(len(inputs["X"]))
+        return real(self, inputs)
+
+    monkeypatch.setattr(Runtime, "compute", compute)
+    for version in ("1", "2"):
+        bench.put(version)
+    await bench.deploy("1")
+    assert bench.status()["memory_bytes"] == 200
+    assert max(batches) == 1000, "the largest batch has been seen before anybody counts"
+    await bench.deploy("1", canary=Canary(version="2", share=0.5))
+    assert (bench.status()["memory_bytes"], bench.status()["canary"]["memory_bytes"]) == (200, 600)
+    assert caps == [2 * SCRATCH, 2 * SCRATCH - 200], "each may grow to what the other leaves"
+    assert device.runs_on == "simulated:3"
+    assert await bench.answer() in {("1", 0.1), ("2", 0.2)}
+    live.close()
+    assert device.memory.held == 0
+    await thread.close()
+
+
+def pinned(index: int, size: int) -> Any:
+    return np.empty(size, np.uint8)
