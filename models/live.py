@@ -184,11 +184,12 @@ class LiveModels:
         self._tell(name)
         try:
             folder = await self.loader.candidate(name, load, course)
-            try:
-                share = self.loader.share(folder, precision)
-            except NoRoomError as full:
-                return await self._exchanged(model, deployment, folder, course, load, have, full)
-            return await self.loader.begun(folder, precision, share, course)
+            async with self.loader.turn():
+                try:
+                    share = self.loader.share(folder, precision)
+                except NoRoomError as full:
+                    return await self._exchanged(model, deployment, folder, course, load, have, full)
+                return await self.loader.begun(folder, precision, share, course)
         except BaseException:
             course.to(Stage.FAILED)
             raise

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 from core.errors import NoRoomError, UnsafeModelError
 from models.budget import Share
@@ -41,6 +42,7 @@ class Loader:
         self.checks: list[Callable[[Manifest], None]] = []
         """Conditions that a version must meet: each raises a ModelError."""
         self._aside = aside
+        self._turn = asyncio.Lock()
         self._weights: dict[str, int] = {}
         """Key of a folder and precision -> bytes of its weights, for those that have been candidates."""
         self._keys: dict[tuple[str, Load], str] = {}
@@ -58,17 +60,34 @@ class Loader:
         if memory.limit is not None and need > memory.limit:
             raise NoRoomError(f"{folder.identity} can never be held: {memory.told(need)}")
         if self.verifier is not None:
-            await self._try(self.verifier, folder, precision, need)
+            async with self.turn():
+                await self._try(self.verifier, folder, precision, need)
         return folder
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Where somebody counts, versions are tried and loaded one after the other: so room that one of them has been
+        given, or that others make for it, is nobody else's, and what is measured is its own."""
+        if not self.counts:
+            yield
+            return
+        async with self._turn:
+            yield
+
+    @property
+    def counts(self) -> bool:
+        """Whether there is an account of the device's memory: on the CPU nobody needs one."""
+        return self.device.runs_on != "cpu" or self.device.memory.limit is not None
 
     async def tried(self, name: str, load: Load, course: Course) -> None:
         """Has a version do all that it must before it goes live, and lets it go. Raises ModelError."""
         folder = await self.candidate(name, load, course)
         if self.verifier is not None:
             return
-        roomy = self.device.memory.fits(self.need(folder, load[1]))
-        device, share = (self.device, self.share(folder, load[1])) if roomy else (Device.of("cpu"), None)
-        (await Runtime.load(folder, device, self.thread, precision=load[1], share=share)).close()
+        async with self.turn():
+            roomy = self.device.memory.fits(self.need(folder, load[1]))
+            device, share = (self.device, self.share(folder, load[1])) if roomy else (Device.of("cpu"), None)
+            (await Runtime.load(folder, device, self.thread, precision=load[1], share=share)).close()
 
     def need(self, folder: ModelFolder, precision: str) -> int:
         """Bytes of the device that a candidate will take."""
@@ -82,10 +101,9 @@ class Loader:
 
     def share(self, folder: ModelFolder, precision: str) -> Share | None:
         """What a candidate may hold of the device, where somebody counts. Raises NoRoomError."""
-        memory = self.device.memory
-        if self.device.runs_on == "cpu" and memory.limit is None:
+        if not self.counts:
             return None
-        return memory.reserve(folder.identity, self.need(folder, precision))
+        return self.device.memory.reserve(folder.identity, self.need(folder, precision))
 
     async def begun(
         self,

@@ -310,6 +310,21 @@ async def test_two_models_share_one_budget(make: Callable[..., Bench]) -> None:
     assert await bench.answer("fraud") == ("5", 0.5)
 
 
+async def test_two_models_that_exchange_at_once_take_nothing_from_each_other(make: Callable[..., Bench]) -> None:
+    bench = make(TWO)
+    for version in ("5", "6"):
+        bench.put(version, name="fraud")
+    await bench.deploy("1")
+    await bench.deploy("5", model="fraud")
+    bench.put("2", golden=[{"inputs": {"value": 0}, "expected": {"leave": 0.9}}])
+    asking = [asyncio.create_task(bench.answer(name)) for name in ("churn", "fraud") * 10]
+    failed, _ = await asyncio.gather(bench.deploy("2"), bench.deploy("6", model="fraud"), return_exceptions=True)
+    assert isinstance(failed, GoldenMismatchError)
+    assert (await bench.answer(), await bench.answer("fraud")) == (("1", 0.1), ("6", 0.6))
+    assert len([await one for one in asking]) == 20
+    assert bench.most <= TWO, "a version that is brought back has the room that it left"
+
+
 async def test_what_can_never_fit_is_refused_before_anything_is_touched(make: Callable[..., Bench]) -> None:
     bench = make(SCRATCH)
     with pytest.raises(NoRoomError, match="churn@1 can never be held"):
