@@ -61,6 +61,8 @@ def add_precisions(folder: ModelFolder, names: Sequence[str], rows: Sequence[Exa
         made = _measured(work, manifest, tuple(dict.fromkeys(names)), tried)
         for path in (*made.manifest.files, MANIFEST):  # the manifest last: until then it is what it was
             os.replace(work / path, folder.path / path)
+    for path in manifest.files.keys() - made.manifest.files.keys():
+        (folder.path / path).unlink()
     return ModelFolder.open(folder.path, manifest.name, manifest.version)
 
 
