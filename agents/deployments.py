@@ -15,7 +15,7 @@ from agents.commands import DETECTORS, pass_on
 from agents.erasures import erase
 from agents.responses import done
 from agents.trials import Trials, alert_of_end
-from core.errors import DecodeError, ModelError, RequestRefusedError
+from core.errors import DecodeError, ModelError, RequestRefusedError, StoreAwayError
 from core.events import Action, Alert, Deployment, ModelName, ModelStatus
 from core.topics import ALERTS, CONTROL, DEPLOYMENTS, MODEL_STATUS
 from engine.agent import Stream, agent
@@ -24,8 +24,11 @@ from engine.batch import Slice, current_slice
 from engine.engine import Engine
 from engine.feed import Feed
 from engine.publisher import Publisher
+from models.features import SessionFeature
 from models.manifest import Manifest
+from models.precision import Precision
 from models.store import ModelStore
+from models.version import Load
 from tables.deployments import deployments, judge
 from tables.sessions import sessions
 
@@ -37,6 +40,8 @@ RETRY_S: Final = 1.0
 """Until what could not be loaded is tried again. Twice as long each time:"""
 MOST_RETRY_S: Final = 600.0
 """a version that will never load costs this worker a load every ten minutes."""
+MOST_AWAY_S: Final = 30.0
+"""Between two looks at a store that a start waits for."""
 _MODEL_NAME: Final = TypeAdapter(ModelName)
 
 
@@ -63,6 +68,10 @@ async def _decide(s: Slice[Action], action: Action, store: ModelStore) -> None:
     except ValueError:  # pydantic's and UnicodeDecodeError
         raise DecodeError("a control request is keyed by its model's name; this one's key is none") from None
     models = s.task.engine.models
+
+    def offered(version: str) -> dict[str, Precision]:
+        return store.manifest(model, version).offered
+
     try:
         now = deployments.get(model)
         if action.action in DETECTORS:
@@ -70,13 +79,15 @@ async def _decide(s: Slice[Action], action: Action, store: ModelStore) -> None:
             return
         again = action.action == "republish"  # which needs no store
         versions = [] if again else await asyncio.to_thread(store.versions, model)
-        accepted = judge(model, action, now, versions, record.timestamp)
-        known = {*now.versions, now.previous, now.fallback} if now is not None else set()
-        for version in (*accepted.versions, *filter(None, [accepted.fallback])):
-            if version not in known:
+        accepted = await asyncio.to_thread(judge, model, action, now, versions, record.timestamp, offered)
+        known = _known(now)
+        for load in (*accepted.loads, *_fallback(accepted)):
+            if load not in known:
                 # Before it is accepted: what can't go live must not displace what workers start with. What has been
                 # live before isn't tried again: a way back has to be quick.
-                await models.verify(model, version)
+                await models.verify(model, *load)
+        if not known.issuperset(accepted.loads):
+            models.check_room(accepted)
     except (RequestRefusedError, ModelError, ValueError) as error:
         log.warning("Control request %s for %s is refused: %s", source, model, error)
         models.refuse(model, str(error))
@@ -90,6 +101,20 @@ async def _decide(s: Slice[Action], action: Action, store: ModelStore) -> None:
     if action.figures is not None and now is not None and now.canary is not None and accepted.canary is None:
         models.ended[model, action.action] += 1
         s.send(ALERTS, model, alert_of_end(str(source), action, now, accepted))
+
+
+def _known(now: Deployment | None) -> set[Load]:
+    """What a deployment has loaded, and what it had before."""
+    if now is None:
+        return set()
+    before = () if now.previous is None else ((now.previous, now.precision_of(now.previous)),)
+    return {*now.loads, *before, *_fallback(now)}
+
+
+def _fallback(deployment: Deployment) -> tuple[Load, ...]:
+    """What it would load after a drift: it has to be quick then."""
+    version = deployment.fallback
+    return () if version is None else ((version, deployment.precision_of(version)),)
 
 
 def _is_model(key: str) -> bool:
@@ -138,7 +163,7 @@ class Follower:
         """Converges to the newest state before any partition opens, then follows every change."""
         engine = self._engine
         settings = engine.settings
-        needed = await asyncio.to_thread(engine.models.needed)
+        needed = await self._needed()
         sessions.configure(needed, settings.session_ttl, max(1, settings.hot_sessions // settings.partitions))
         reading = asyncio.create_task(self._feed.run())
         telling = asyncio.create_task(self._tell_figures())
@@ -159,6 +184,22 @@ class Follower:
         finally:
             for task in (reading, telling, trying, *self._spawned):
                 task.cancel()
+
+    async def _needed(self) -> frozenset[SessionFeature]:
+        """What sessions have to keep, once the store can be read: a session that begins without a feature would lack
+        what it missed for good, so until then nothing is worked on."""
+        models, pause = self._engine.models, RETRY_S
+        while True:
+            try:
+                needed = await asyncio.to_thread(models.needed)
+            except StoreAwayError as error:
+                models.away = str(error)
+                log.error("The worker waits for its model store, of which nothing is cached: %s", error)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, MOST_AWAY_S)
+            else:
+                models.away = None
+                return needed
 
     async def _tell_figures(self) -> None:
         """For ever: while something is on trial, others have to see how it does."""
@@ -259,7 +300,14 @@ class Follower:
 
     async def _report(self) -> None:
         worker = self._engine.name
-        status = ModelStatus(worker=worker, models=self._engine.models.status(), ts=int(time.time() * 1e3))
+        models = self._engine.models
+        status = ModelStatus(
+            worker=worker,
+            models=models.status(),
+            ts=int(time.time() * 1e3),
+            device=models.device.runs_on,
+            fallback=models.device.fallback,
+        )
         try:
             await self._publisher.publish(MODEL_STATUS, worker, status)
         except KafkaError as error:

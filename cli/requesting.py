@@ -66,11 +66,16 @@ def described(deployment: Deployment) -> str:
     """Who answers, in words."""
     if deployment.active is None:
         return "no version answers"
-    said = f"{deployment.active} answers"
+    said = f"{deployment.active}{_in(deployment, deployment.active)} answers"
     if deployment.canary is not None:
-        said += f", {deployment.canary.version} for {100 * deployment.canary.share:.4g} % of the sessions"
-    said += "".join(f", {version} in its shadow" for version in deployment.shadow)
+        canary = deployment.canary.version
+        said += f", {canary}{_in(deployment, canary)} for {100 * deployment.canary.share:.4g} % of the sessions"
+    said += "".join(f", {version}{_in(deployment, version)} in its shadow" for version in deployment.shadow)
     return said + (", frozen" if deployment.frozen else "")
+
+
+def _in(deployment: Deployment, version: str) -> str:
+    return f" in {deployment.precision[version]}" if version in deployment.precision else ""
 
 
 def _judged(answer: Alert | Deployment) -> Alert | Deployment | None:

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from models.limits import Figures
+from models.precision import FP32
 
 
 class VersionStatus(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -18,6 +19,10 @@ class VersionStatus(msgspec.Struct, kw_only=True, omit_defaults=True):
     """ms since epoch: when it got its role there."""
     sha256: str = ""
     """Of its bytes."""
+    precision: str = FP32
+    """Which of its files computes."""
+    memory_bytes: int | None = None
+    """Of the accelerator, or of what is declared for versions: measured, or estimated. Absent where nobody counts."""
     figures: Figures = Figures()
     """What it has done in its role there, since the worker started."""
 
@@ -51,12 +56,16 @@ class Status(msgspec.Struct, kw_only=True, omit_defaults=True):
     role: str | None = None
     since: int | None = None
     sha256: str | None = None
+    precision: str = FP32
+    memory_bytes: int | None = None
     figures: Figures | None = None
     canary: CanaryStatus | None = None
     shadow: list[VersionStatus] = []
     loading: Loading | None = None
     draining: list[str] = []
     """Versions that still compute for somebody who began on them."""
+    held: bool = False
+    """Its events wait: the version before had to go, so that the next one fits."""
     error: str | None = None
     """Why not all of the deployment is loaded there."""
 
@@ -70,6 +79,8 @@ class Status(msgspec.Struct, kw_only=True, omit_defaults=True):
             role=self.role or "active",
             since=self.since or 0,
             sha256=self.sha256 or "",
+            precision=self.precision,
+            memory_bytes=self.memory_bytes,
             figures=self.figures or Figures(),
         )
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from core.errors import RequestRefusedError
+from core.errors import ModelError, RequestRefusedError
 from core.events import Action, Canary, Deployment
 from engine.table import Table
 from models.limits import unknown
+from models.precision import FP32, Precision, chosen, named
 
+Offers = Callable[[str], Mapping[str, Precision]]
+"""Version -> its precisions; it is asked where a request is about them."""
+
+PRECISE: Final = ("deploy", "promote", "canary", "shadow", "rollback")
+"""Actions that a precision may be asked for with."""
 MAX_SHADOWS: Final = 3
 """Each one computes every event once more."""
 
@@ -25,23 +31,34 @@ class Deployments(Table[str, Deployment]):
         return self.decode(raw).model_dump(mode="json", exclude_none=True)
 
 
-def judge(model: str, action: Action, now: Deployment | None, versions: Sequence[str], ts: int) -> Deployment:
+def judge(
+    model: str,
+    action: Action,
+    now: Deployment | None,
+    versions: Sequence[str],
+    ts: int,
+    offers: Offers = lambda version: {},
+) -> Deployment:
     """The state that an accepted request leads to. Raises RequestRefusedError, which says what to do.
 
-    now: the state so far; versions: what the store holds of the model; ts: ms since epoch.
+    now: the state so far; versions: what the store holds of the model; ts: ms since epoch; offers: may read the store,
+    and what it raises is raised.
     """
-    return _Judge(model, action, now, versions, ts).decided()
+    return _Judge(model, action, now, versions, ts, offers).decided()
 
 
 class _Judge:
     """One request, and what it meets."""
 
-    def __init__(self, model: str, action: Action, now: Deployment | None, versions: Sequence[str], ts: int) -> None:
+    def __init__(
+        self, model: str, action: Action, now: Deployment | None, versions: Sequence[str], ts: int, offers: Offers
+    ) -> None:
         self._model = model
         self._action = action
         self._now = now
         self._versions = versions
         self._ts = ts
+        self._offers = offers
 
     def decided(self) -> Deployment:
         action = self._action
@@ -51,6 +68,9 @@ class _Judge:
                 f"the request is based on revision {action.based_on} of {self._model}, which is at {revision}: look "
                 "at /models and send it again"
             )
+        asks = (action.precision, action.max_error, action.max_latency) != (None, None, None)
+        if asks and action.action not in PRECISE:
+            raise RequestRefusedError(f"{action.action} takes no precision: {', '.join(PRECISE)} do")
         if action.limits and (why := unknown(action.limits)) is not None:
             raise RequestRefusedError(why)
         if action.fallback is not None:
@@ -86,6 +106,7 @@ class _Judge:
             )
         self._want(version)
         return self._next(
+            version,
             active=version,
             previous=self._before(version),
             canary=None,
@@ -106,6 +127,7 @@ class _Judge:
             raise RequestRefusedError(f"{self._model}@{version} is the active version: it answers for all already")
         self._want(version)
         return self._next(
+            version,
             canary=Canary(version=version, share=self._action.share),
             shadow=tuple(one for one in now.shadow if one != version),
         )
@@ -122,7 +144,7 @@ class _Judge:
                 f"version: unload one of {', '.join(now.shadow)} first"
             )
         self._want(version)
-        return self._next(shadow=(*now.shadow, version))
+        return self._next(version, shadow=(*now.shadow, version))
 
     def _rolled_back(self) -> Deployment:
         """A canary goes first; without one the active version. A freeze holds nobody back from a retreat."""
@@ -139,7 +161,7 @@ class _Judge:
             raise RequestRefusedError(f"{self._model}@{version} is active already")
         self._want(version)
         shadow = tuple(one for one in now.shadow if one != version)
-        return self._next(active=version, previous=now.active, canary=None, shadow=shadow)
+        return self._next(version, active=version, previous=now.active, canary=None, shadow=shadow)
 
     def _frozen(self, freeze: bool) -> Deployment:
         now = self._deployed()
@@ -207,7 +229,22 @@ class _Judge:
             return None
         return self._now.previous if self._now.active in (None, version) else self._now.active
 
-    def _next(self, **changes: Any) -> Deployment:
+    def _precise(self, version: str) -> str:
+        """The precision that a request means for its version: the one it asks for, the one that it has, or fp32."""
+        action, now = self._action, self._now
+        who = f"{self._model}@{version}"
+        try:
+            if action.precision is not None:
+                named(action.precision, self._offers(version), who)
+                return action.precision
+            if action.max_error is not None or action.max_latency is not None:
+                return chosen(self._offers(version), who, action.max_error, action.max_latency)
+        except ModelError as error:
+            raise RequestRefusedError(str(error)) from None
+        return FP32 if now is None else now.precision_of(version)
+
+    def _next(self, version: str | None = None, **changes: Any) -> Deployment:
+        """version: the one that is asked for."""
         now, action = self._now, self._action
         state = now or Deployment(model=self._model, revision=1, active=None, since=self._ts)
         limits = state.limits if action.limits is None else action.limits
@@ -216,7 +253,7 @@ class _Judge:
             raise RequestRefusedError(
                 f"the response to a drift of {self._model} is {response}: name its fallback version too, as `fallback`"
             )
-        return state.model_copy(
+        after = state.model_copy(
             update={
                 "revision": state.revision + 1 if now else 1,
                 "fallback": action.fallback or state.fallback,
@@ -229,6 +266,11 @@ class _Judge:
                 "reason": action.reason,
             }
             | changes
+        )
+        precise = state.precision if version is None else state.precision | {version: self._precise(version)}
+        kept = {*after.versions, after.previous, after.fallback}
+        return after.model_copy(
+            update={"precision": {one: name for one, name in precise.items() if one in kept and name != FP32}}
         )
 
 

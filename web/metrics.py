@@ -174,6 +174,20 @@ class WorkerCollector(Collector):
         failures = {who: v.meter.failures for who, v in versions.items()}
         yield _counter("model_failures", "Calls without an answer", names, failures)
         yield from self._roles(list(versions.values()))
+        yield from self._device(list(versions.values()))
+
+    def _device(self, versions: list[LiveVersion]) -> Iterator[Metric]:
+        device = self._engine.models.device
+        fell = {(device.name, device.runs_on): int(device.fallback is not None)}
+        yield _gauge("device_fallback", "Whether models run on the CPU in place of a GPU", ["asked", "got"], fell)
+        named = {(v.manifest.name, v.version, v.precision): v.memory for v in versions}
+        held = {who: size for who, size in named.items() if size is not None}
+        labels = ["model", "version", "precision"]
+        yield _gauge("model_memory_bytes", "Memory of the device that a version holds", labels, held, "bytes")
+        limit = {} if device.memory.limit is None else {(): device.memory.limit}
+        yield _gauge("model_memory_limit_bytes", "What all versions may hold of the device", [], limit, "bytes")
+        exchanged = {name: int("held" in one) for name, one in self._engine.models.status().items()}
+        yield _gauge("model_held", "Whether events wait since the version before made room", ["model"], exchanged)
 
     def _roles(self, versions: list[LiveVersion]) -> Iterator[Metric]:
         events: dict[Label, int] = {}

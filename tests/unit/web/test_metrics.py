@@ -69,6 +69,7 @@ def busy(worker: Worker) -> Worker:
     meters.stage("fold", 0.004, 4, TRACE)
     for histogram in (meters.latency, meters.commits, meters.batches, meters.loop_lag):
         histogram.observe(0.02, 1, TRACE)
+    engine.models.device.memory.limit = 10**9
     engine.tasks = {0: task(open=True, topics=["observations"]), 1: task(open=False, topics=["observations"])}
     engine.tables |= {watches.name: watches}
     engine.pulse.lag = lambda: {"observations": {0: 7}}
@@ -82,6 +83,8 @@ def busy(worker: Worker) -> Worker:
             meter=meter,
             figures=Figures(answers=100, compared=10, agreed=9, dropped=1, labelled=4, right=3, loss=2.0),
             course=SimpleNamespace(stage=stage),
+            precision="fp32",
+            memory=1_000_000,
         )
         for version, stage in (("2", Stage.ACTIVE), ("3", Stage.CANARY))
     ]
