@@ -180,7 +180,7 @@ class Manifest(Part):
     performance: Performance | None = None
     """How labels that come back are judged; null: as a Performance without anything said."""
     golden: tuple[Golden, ...] = ()
-    precisions: dict[PrecisionName, Precision] = {}
+    precisions: dict[PrecisionName, Precision] = Field(default_factory=dict)
     """Name -> the same model in another file (models/precision.py). model.onnx is fp32; where it is named, then for its
     latency."""
     licence: str | None = None

@@ -62,19 +62,7 @@ class _Judge:
 
     def decided(self) -> Deployment:
         action = self._action
-        revision = self._now.revision if self._now else 0
-        if action.based_on is not None and action.based_on != revision:
-            raise RequestRefusedError(
-                f"the request is based on revision {action.based_on} of {self._model}, which is at {revision}: look "
-                "at /models and send it again"
-            )
-        asks = (action.precision, action.max_error, action.max_latency) != (None, None, None)
-        if asks and action.action not in PRECISE:
-            raise RequestRefusedError(f"{action.action} takes no precision: {', '.join(PRECISE)} do")
-        if action.limits and (why := unknown(action.limits)) is not None:
-            raise RequestRefusedError(why)
-        if action.fallback is not None:
-            self._want(action.fallback)
+        self._check()
         match action.action:
             case "deploy" | "promote":
                 return self._promoted()
@@ -94,6 +82,23 @@ class _Judge:
                 return self._unchanged()
             case other:
                 raise RequestRefusedError(f"action {other!r} is none of a model's")
+
+    def _check(self) -> None:
+        """What no request may be, whatever it asks for."""
+        action = self._action
+        revision = self._now.revision if self._now else 0
+        if action.based_on is not None and action.based_on != revision:
+            raise RequestRefusedError(
+                f"the request is based on revision {action.based_on} of {self._model}, which is at {revision}: look "
+                "at /models and send it again"
+            )
+        asks = (action.precision, action.max_error, action.max_latency) != (None, None, None)
+        if asks and action.action not in PRECISE:
+            raise RequestRefusedError(f"{action.action} takes no precision: {', '.join(PRECISE)} do")
+        if action.limits and (why := unknown(action.limits)) is not None:
+            raise RequestRefusedError(why)
+        if action.fallback is not None:
+            self._want(action.fallback)
 
     def _promoted(self) -> Deployment:
         self._refuse_frozen()
