@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from typing import Any, Final, Literal
 
 from aiokafka.errors import KafkaError
@@ -13,6 +13,7 @@ from pydantic import TypeAdapter
 
 from agents.commands import DETECTORS, pass_on
 from agents.erasures import erase
+from agents.late_features import begins_late, late_features
 from agents.responses import done
 from agents.trials import Trials, alert_of_end
 from core.errors import DecodeError, ModelError, RequestRefusedError
@@ -25,6 +26,7 @@ from engine.engine import Engine
 from engine.feed import Feed
 from engine.publisher import Publisher
 from models.manifest import Manifest
+from models.status import Late
 from models.store import ModelStore
 from tables.deployments import deployments, judge
 from tables.sessions import sessions
@@ -72,11 +74,10 @@ async def _decide(s: Slice[Action], action: Action, store: ModelStore) -> None:
         versions = [] if again else await asyncio.to_thread(store.versions, model)
         accepted = judge(model, action, now, versions, record.timestamp)
         known = {*now.versions, now.previous, now.fallback} if now is not None else set()
-        for version in (*accepted.versions, *filter(None, [accepted.fallback])):
-            if version not in known:
-                # Before it is accepted: what can't go live must not displace what workers start with. What has been
-                # live before isn't tried again: a way back has to be quick.
-                await models.verify(model, version)
+        # Before it is accepted: what can't go live must not displace what workers start with. What has been live before
+        # isn't tried again: a way back has to be quick.
+        wanted = (*accepted.versions, *filter(None, [accepted.fallback]))
+        tried = [await models.verify(model, version) for version in wanted if version not in known]
     except (RequestRefusedError, ModelError, ValueError) as error:
         log.warning("Control request %s for %s is refused: %s", source, model, error)
         models.refuse(model, str(error))
@@ -85,6 +86,9 @@ async def _decide(s: Slice[Action], action: Action, store: ModelStore) -> None:
     models.refused.pop(model, None)
     deployments[model] = accepted
     s.send(DEPLOYMENTS, model, accepted)
+    for manifest in tried:
+        if late := models.late(manifest):
+            s.send(ALERTS, manifest.identity, begins_late(str(source), manifest.identity, late, record.timestamp))
     if action.action == "respond" and now is not None:
         done(s, model, action, now, accepted)
     if action.figures is not None and now is not None and now.canary is not None and accepted.canary is None:
@@ -132,6 +136,7 @@ class Follower:
         """Models whose newest record on `deployments` is not their deployment."""
         self._trials = Trials(engine, publisher)
         engine.models.check(self._want)
+        engine.models.tell_late(lambda manifest: late_features(engine, manifest))
         engine.models.watch(lambda model: self._spawn(self._report()))
 
     async def run(self) -> None:
@@ -161,10 +166,14 @@ class Follower:
                 task.cancel()
 
     async def _tell_figures(self) -> None:
-        """For ever: while something is on trial, others have to see how it does."""
+        """For ever: while something is on trial, others have to see how it does; and what a feature has to begin with
+        comes when it comes."""
+        models, told = self._engine.models, dict[str, Mapping[str, Late]]()
         while True:
             await asyncio.sleep(FIGURES_S)
-            if self._engine.models.on_trial:
+            late = {version.identity: models.late(version.manifest) for version in models.versions()}
+            if models.on_trial or late != told:
+                told = late
                 await self._report()
 
     def _want(self, manifest: Manifest) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +21,7 @@ from core.events import Deployment
 from core.topics import DEPLOYMENTS, MODEL_STATUS
 from models.adding import Wishes
 from models.limits import shown
-from models.status import Status, read
+from models.status import Late, Status, read
 from models.store import ModelStore
 
 REQUESTS: Final = ("promote", "canary", "shadow", "rollback", "freeze", "unfreeze", "unload")
@@ -190,7 +191,26 @@ def _about(deployment: Deployment | None, live: dict[str, dict[str, Any]]) -> li
         }
         lines += [f"{name}: {value}" for name, value in more.items() if value]
     workers = [_on_worker(worker, read(one) or Status(revision=0)) for worker, one in sorted(live.items())]
-    return [*lines, "", *columns(("worker", "active", "canary", "shadow", "revision", "state"), workers)]
+    lines += ["", *columns(("worker", "active", "canary", "shadow", "revision", "state"), workers)]
+    late = _late(filter(None, map(read, live.values())))
+    return [*lines, *(["", *late] if late else [])]
+
+
+def _late(told: Iterable[Status]) -> list[str]:
+    """A line a version and feature that its sessions don't know from their beginning on, all workers together."""
+    found: dict[tuple[str, str], Late] = {}
+    for status in told:
+        for one in filter(None, (status.active, status.canary, *status.shadow)):
+            for name, late in one.late_features.items():
+                both = found.setdefault((one.version, name), Late())
+                both.since = max(both.since or 0, late.since or 0) or None
+                both.waiting += late.waiting
+    lines = []
+    for (version, name), late in sorted(found.items()):
+        since = f"counts from {moment(late.since)} on" if late.since else "has not begun"
+        waiting = f"; {late.waiting} partitions wait for their next event" if late.waiting else ""
+        lines.append(f"{version}: {name} {since}, later than the sessions themselves{waiting}")
+    return lines
 
 
 def _on_worker(worker: str, status: Status) -> tuple[object, ...]:

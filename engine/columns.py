@@ -21,6 +21,7 @@ Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]
 
 _LAYOUT: Final = RESERVED + b"layout:"
+_NOTE: Final = RESERVED + b"note:"
 _HEADER: Final = 8
 """Flags and version as every value has them, then the layout's fingerprint."""
 PORTION: Final = 1000
@@ -86,6 +87,21 @@ def _row(migration: Migration, columns: dict[str, float]) -> dict[str, float]:
     return {name: float(value) for name, value in migration(columns).items()}
 
 
+def noted(store: PartitionStore, table: str, name: str) -> bytes | None:
+    """What a partition has noted beside its rows, as of the last checkpoint."""
+    return store.get(table, _NOTE + name.encode())
+
+
+def layouts(store: PartitionStore, table: str) -> dict[bytes, tuple[str, ...]]:
+    """Fingerprint -> columns, of every layout that a partition's rows have had."""
+    found = {}
+    for key, raw in store.scan(table, _LAYOUT):
+        if not key.startswith(_LAYOUT):
+            break
+        found[key[len(_LAYOUT) :]] = tuple(json.loads(raw))
+    return found
+
+
 class ColumnShard(Shard):
     """One partition's rows. `live` holds unfinished work, `done` the finished prefix; cold rows wait in RocksDB."""
 
@@ -94,7 +110,7 @@ class ColumnShard(Shard):
         self.codec = codec
         self.hot = hot
         """Rows kept in memory once all is quiet."""
-        self._layouts = self._read_layouts()
+        self._layouts = layouts(store, name)
         self._extra: dict[bytes, bytes | None] = {}
         self._deleted: set[bytes] = set()
         self._deleting: set[bytes] = set()
@@ -130,23 +146,25 @@ class ColumnShard(Shard):
             rows = np.fromiter(map(index.__getitem__, keys), np.intp, len(keys))
         self._clock += 1
         self._used[rows] = self._clock
-        s.changed.append((self, (rows, None)))
+        s.changed.append((self, (rows, None, self.codec)))
         return rows
 
     def changed(self, s: Slice[Any], touched: Rows, after: Floats) -> None:
         """What a slice made of its rows: (m,) distinct row numbers and a copy of their values."""
-        s.changed.append((self, (touched, after)))
+        s.changed.append((self, (touched, after, self.codec)))
 
     def erase(self, s: Slice[Any], key: bytes) -> None:
-        s.changed.append((self, (None, key)))
+        s.changed.append((self, (None, key, None)))
 
     def settle(self, change: Change) -> None:
-        touched, after = change
+        touched, after, codec = change
         if touched is None:
             self.expire([after])
             return
         if after is None:
             return
+        if codec is not self.codec:  # other columns since: this slice has changed none of the new ones
+            after = self.codec.adopt(codec.columns, after)
         self.touched = True
         self._done[touched] = after
         self._dirty[touched] = True
@@ -154,13 +172,13 @@ class ColumnShard(Shard):
             self._deleted.difference_update(self._keys_of(touched))
 
     def rollback(self, dropped: Iterable[Slice[Any]], kept: Iterable[Slice[Any]]) -> None:
-        for rows, _ in self._changes(dropped):
+        for rows, _, _ in self._changes(dropped):
             self.live[rows] = self._done[rows]
-        for rows, after in self._changes(kept):
+        for rows, after, codec in self._changes(kept):
             if after is not None:
-                self.live[rows] = after
+                self.live[rows] = after if codec is self.codec else self.codec.adopt(codec.columns, after)
 
-    def _changes(self, slices: Iterable[Slice[Any]]) -> Iterator[tuple[Rows, Floats | None]]:
+    def _changes(self, slices: Iterable[Slice[Any]]) -> Iterator[tuple[Rows, Floats | None, RowCodec]]:
         return (change for s in slices for shard, change in s.changed if shard is self and change[0] is not None)
 
     def take(self) -> Items:
@@ -210,7 +228,7 @@ class ColumnShard(Shard):
         if surplus <= 0:
             return
         keep = self._dirty.copy()
-        for rows, _ in self._changes(unfinished):
+        for rows, _, _ in self._changes(unfinished):
             keep[rows] = True
         held = np.fromiter(self._index.values(), np.intp, len(self._index))
         idle = held[~keep[held]]
@@ -221,11 +239,15 @@ class ColumnShard(Shard):
             self._drop(key)
 
     def relayout(self, codec: RowCodec) -> None:
-        """Other columns from now on. Not while a slice works on rows."""
+        """Other columns from now on. What slices at work have changed by now has none of the new ones."""
         old = self.codec.columns
         self.live, self._done = codec.adopt(old, self.live), codec.adopt(old, self._done)
         self.codec = codec
         self._note_layout()
+
+    def note(self, name: str, value: bytes) -> None:
+        """Keeps something beside the rows: it joins the next commit."""
+        self._extra[_NOTE + name.encode()] = value
 
     def _keys_of(self, rows: Rows) -> list[bytes]:
         keys = cast(list[bytes], self._keys)
@@ -273,14 +295,6 @@ class ColumnShard(Shard):
             setattr(self, name, bigger)
         self._keys += [None] * (new - old)
         self._free[:0] = range(new - 1, old - 1, -1)
-
-    def _read_layouts(self) -> dict[bytes, tuple[str, ...]]:
-        layouts = {}
-        for key, raw in self._store.scan(self.name, _LAYOUT):
-            if not key.startswith(_LAYOUT):
-                break
-            layouts[key[len(_LAYOUT) :]] = tuple(json.loads(raw))
-        return layouts
 
     def _note_layout(self) -> None:
         codec = self.codec

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -21,6 +21,7 @@ from models.inference import InferenceThread
 from models.manifest import Manifest
 from models.routing import Routing
 from models.runtime import Runtime
+from models.status import Late
 from models.store import ModelStore
 from models.swap import Course, Stage
 from models.verifier import Verifier
@@ -81,6 +82,7 @@ class LiveModels:
         self._models: dict[str, _Model] = {}
         self._checks: list[Callable[[Manifest], None]] = []
         self._watchers: list[Callable[[str], None]] = []
+        self._late: Callable[[Manifest], Mapping[str, Late]] = lambda manifest: {}
         self._changed = asyncio.Event()
         self.ended = Counter[tuple[str, str]]()
         """(model, verdict) -> canaries that this worker, their judge, has seen end by their limits."""
@@ -98,6 +100,14 @@ class LiveModels:
         self.refused[name] = why
         if len(self.refused) > REFUSED:
             del self.refused[next(iter(self.refused))]
+
+    def tell_late(self, late: Callable[[Manifest], Mapping[str, Late]]) -> None:
+        """Which session features of a version began later than the sessions themselves: status() tells it."""
+        self._late = late
+
+    def late(self, manifest: Manifest) -> Mapping[str, Late]:
+        """The same, of this worker's partitions."""
+        return self._late(manifest)
 
     def watch(self, callback: Callable[[str], None]) -> None:
         """Calls back with a model's name after each change of who answers for it, and after each failed load."""
@@ -161,19 +171,21 @@ class LiveModels:
             paired="min_agreement" in deployment.limits,
         )
 
-    async def verify(self, name: str, version: str) -> None:
+    async def verify(self, name: str, version: str) -> Manifest:
         """Tries a version as a deployment would, and lets it go. Raises the ModelError that the deployment would meet.
 
         A version that computes here has passed already.
         """
         model = self._models.get(name)
-        if model is not None and any(loaded.version == version for loaded in model.loaded):
-            return
+        for loaded in model.loaded if model is not None else ():
+            if loaded.version == version:
+                return loaded.manifest
         course = Course(f"{name}@{version}")
         if self.verifier is not None:
-            await self._candidate(name, version, course)
-        else:
-            (await self._runtime(name, version, course)).close()
+            return (await self._candidate(name, version, course)).manifest
+        runtime = await self._runtime(name, version, course)
+        runtime.close()
+        return runtime.manifest
 
     async def _candidate(self, name: str, version: str, course: Course) -> ModelFolder:
         folder = await asyncio.to_thread(self.store.fetch, name, version, course.downloaded)
@@ -315,7 +327,36 @@ class LiveModels:
 
     def status(self) -> dict[str, dict[str, Any]]:
         """What model-status says of each model: version, role, since, revision; loading, draining, error if any."""
-        return {name: _status(model) for name, model in sorted(self._models.items())}
+        return {name: self._status(model) for name, model in sorted(self._models.items())}
+
+    def _status(self, model: _Model) -> dict[str, Any]:
+        routing, loading, deployment = model.routing, model.loading, model.wanted
+        told = self._told
+        shown = {
+            **(told(routing.active) if routing.active else {}),
+            "canary": routing.canary and told(routing.canary) | {"share": routing.share},
+            "shadow": [told(shadow) for shadow in routing.shadows] or None,
+            "revision": deployment.revision,
+            "wanted": deployment.active,
+            "frozen": deployment.frozen or None,
+            "loading": loading and _coming(loading),
+            "draining": [v.version for v in model.draining if v.course.stage is Stage.DRAINING] or None,
+            "error": model.error,
+        }
+        return {name: value for name, value in shown.items() if value is not None}
+
+    def _told(self, version: LiveVersion) -> dict[str, Any]:
+        course = version.course
+        told = {
+            "version": version.version,
+            "role": course.stage.value,
+            "since": course.since,
+            "sha256": version.identity,
+            "figures": msgspec.to_builtins(version.figures),
+        }
+        if late := self._late(version.manifest):
+            told["late_features"] = {name: msgspec.to_builtins(one) for name, one in late.items()}
+        return told
 
     def close(self) -> None:
         """Retires every version; each is freed when the last who holds it lets go."""
@@ -344,33 +385,6 @@ def _who(routing: Routing) -> str:
     return said + "".join(f", {shadow.version} in its shadow" for shadow in routing.shadows)
 
 
-def _status(model: _Model) -> dict[str, Any]:
-    routing, loading, deployment = model.routing, model.loading, model.wanted
-    shown = {
-        **(_told(routing.active) if routing.active else {}),
-        "canary": routing.canary and _told(routing.canary) | {"share": routing.share},
-        "shadow": [_told(shadow) for shadow in routing.shadows] or None,
-        "revision": deployment.revision,
-        "wanted": deployment.active,
-        "frozen": deployment.frozen or None,
-        "loading": loading and _coming(loading),
-        "draining": [v.version for v in model.draining if v.course.stage is Stage.DRAINING] or None,
-        "error": model.error,
-    }
-    return {name: value for name, value in shown.items() if value is not None}
-
-
 def _coming(course: Course) -> dict[str, Any]:
     shown = {"version": course.who.partition("@")[2], "stage": course.stage.value, "share": course.share}
     return {name: value for name, value in shown.items() if value is not None}
-
-
-def _told(version: LiveVersion) -> dict[str, Any]:
-    course = version.course
-    return {
-        "version": version.version,
-        "role": course.stage.value,
-        "since": course.since,
-        "sha256": version.identity,
-        "figures": msgspec.to_builtins(version.figures),
-    }

@@ -9,6 +9,17 @@ import msgspec
 from models.limits import Figures
 
 
+class Late(msgspec.Struct, omit_defaults=True):
+    """A session feature that the worker keeps for a shorter time than its sessions: those that had been there before
+    have none of what happened until then."""
+
+    since: int | None = None
+    """ms since epoch: when the first observation that is in it was written to Kafka, in the partition that began last.
+    None: none has come yet."""
+    waiting: int = 0
+    """Partitions of the worker in which none has come yet."""
+
+
 class VersionStatus(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A version that computes on the worker."""
 
@@ -20,6 +31,8 @@ class VersionStatus(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Of its bytes."""
     figures: Figures = Figures()
     """What it has done in its role there, since the worker started."""
+    late_features: dict[str, Late] = {}
+    """Session features of the version that began later than the sessions, by name."""
 
 
 class CanaryStatus(VersionStatus, kw_only=True, omit_defaults=True):
@@ -52,6 +65,7 @@ class Status(msgspec.Struct, kw_only=True, omit_defaults=True):
     since: int | None = None
     sha256: str | None = None
     figures: Figures | None = None
+    late_features: dict[str, Late] = {}
     canary: CanaryStatus | None = None
     shadow: list[VersionStatus] = []
     loading: Loading | None = None
@@ -71,6 +85,7 @@ class Status(msgspec.Struct, kw_only=True, omit_defaults=True):
             since=self.since or 0,
             sha256=self.sha256 or "",
             figures=self.figures or Figures(),
+            late_features=self.late_features,
         )
 
 

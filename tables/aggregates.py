@@ -66,6 +66,13 @@ class Aggregates:
                 columns += family.columns
         self.columns: Final = tuple(columns)
         """Names of a row's columns: count, first_ts, last_ts, then what the wanted features need."""
+        self.read_from: Final = {
+            feature.name: family.columns_of(feature)
+            for family in families
+            for feature in kept
+            if feature.kind in family.kinds
+        }
+        """Feature -> the columns that it is read from."""
         self.empty: Final[Floats] = np.array([value for family in families for value in family.empty], np.float64)
         """(ncols,) the row of a session without events."""
         self.empty.setflags(write=False)
