@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine
 from typing import Any, Final, Literal
 
 from aiokafka.errors import KafkaError
 from pydantic import TypeAdapter
 
+from agents.backfills import Backfills, filled
 from agents.commands import DETECTORS, pass_on
 from agents.erasures import erase
 from agents.late_features import begins_late, late_features
@@ -26,7 +27,6 @@ from engine.engine import Engine
 from engine.feed import Feed
 from engine.publisher import Publisher
 from models.manifest import Manifest
-from models.status import Late
 from models.store import ModelStore
 from tables.deployments import deployments, judge
 from tables.sessions import sessions
@@ -78,6 +78,9 @@ async def _decide(s: Slice[Action], action: Action, store: ModelStore) -> None:
         # isn't tried again: a way back has to be quick.
         wanted = (*accepted.versions, *filter(None, [accepted.fallback]))
         tried = [await models.verify(model, version) for version in wanted if version not in known]
+        if action.action == "backfill":
+            theirs = [action.version] if action.version is not None else accepted.versions
+            accepted = filled(accepted, [await models.verify(model, version) for version in theirs])
     except (RequestRefusedError, ModelError, ValueError) as error:
         log.warning("Control request %s for %s is refused: %s", source, model, error)
         models.refuse(model, str(error))
@@ -135,8 +138,10 @@ class Follower:
         self._displaced: set[str] = set()
         """Models whose newest record on `deployments` is not their deployment."""
         self._trials = Trials(engine, publisher)
+        self._backfills = Backfills(engine)
         engine.models.check(self._want)
         engine.models.tell_late(lambda manifest: late_features(engine, manifest))
+        engine.models.tell_backfill(self._backfills.progress)
         engine.models.watch(lambda model: self._spawn(self._report()))
 
     async def run(self) -> None:
@@ -148,6 +153,7 @@ class Follower:
         reading = asyncio.create_task(self._feed.run())
         telling = asyncio.create_task(self._tell_figures())
         trying = asyncio.create_task(self._trials.run())
+        filling = asyncio.create_task(self._backfills.run())
         try:
             await self._feed.caught_up.wait()
             for deployment in self._first.values():
@@ -159,21 +165,22 @@ class Follower:
             engine.ready.set()
             for model in sorted(self._displaced):
                 await self._ask_again(model)
-            for ended in asyncio.as_completed((reading, telling, trying)):
+            for ended in asyncio.as_completed((reading, telling, trying, filling)):
                 await ended
         finally:
-            for task in (reading, telling, trying, *self._spawned):
+            for task in (reading, telling, trying, filling, *self._spawned):
                 task.cancel()
 
     async def _tell_figures(self) -> None:
         """For ever: while something is on trial, others have to see how it does; and what a feature has to begin with
         comes when it comes."""
-        models, told = self._engine.models, dict[str, Mapping[str, Late]]()
+        models, told = self._engine.models, dict[str, Any]()
         while True:
             await asyncio.sleep(FIGURES_S)
-            late = {version.identity: models.late(version.manifest) for version in models.versions()}
-            if models.on_trial or late != told:
-                told = late
+            now: dict[str, Any] = {one.identity: models.late(one.manifest) for one in models.versions()}
+            now["backfill"] = self._backfills.all()
+            if models.on_trial or now != told:
+                told = now
                 await self._report()
 
     def _want(self, manifest: Manifest) -> None:

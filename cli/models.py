@@ -12,6 +12,7 @@ from faust.cli.base import argument, option
 from cli.adding import add, index
 from cli.command import OperatorCommand, offering
 from cli.comparing import compare
+from cli.past import past
 from cli.reach import reach
 from cli.reading import newest
 from cli.report import Report, columns, moment
@@ -24,7 +25,7 @@ from models.limits import shown
 from models.status import Late, Status, read
 from models.store import ModelStore
 
-REQUESTS: Final = ("promote", "canary", "shadow", "rollback", "freeze", "unfreeze", "unload")
+REQUESTS: Final = ("promote", "canary", "shadow", "rollback", "freeze", "unfreeze", "unload", "backfill")
 VERSIONLESS: Final = ("freeze", "unfreeze")
 DEPLOYED: Final = ("deployed", "canary", "shadow", "frozen", "revision", "since", "author")
 
@@ -44,6 +45,9 @@ class Models(OperatorCommand):
     models freeze NAME              refuse promotions and canaries, until
     models unfreeze NAME --author WHO
     models unload NAME [VERSION]    end a shadow, the canary, or with the active version the whole model
+    models backfill NAME [VERSION] [--since TIME]
+                                    fill the session features that began later than the sessions from the log, by
+                                    default of all deployed versions and from the oldest observation that there is
     models add FILE_OR_FOLDER       put an .onnx file, an MLflow folder, a folder with manifest.json or a pickled
                                     estimator into the store, checked (docs/models.md)
     models index                    write the store's index.json anew
@@ -62,6 +66,12 @@ class Models(OperatorCommand):
             metavar="NAME=VALUE",
             help="canary: min_events, max_error, max_p99, min_agreement, min_confidence; `none` takes those away that "
             "there are. Without, they stay.",
+        ),
+        option(
+            "--since",
+            default=None,
+            help="backfill: from this time on (2026-01-31T12:00Z), by when it was written.",
+            metavar="TIME",
         ),
         option("--author", default=None, help="Changes: who asks for it."),
         option("--reason", default=None, help="Changes: why."),
@@ -96,7 +106,8 @@ class Models(OperatorCommand):
                 return await asyncio.to_thread(index, self.ours.engine.models.store)
         raise UsageError(
             "there is `models list`, `models show|compare|freeze|unfreeze NAME`, `models shadow NAME VERSION`, "
-            "`models promote|canary|rollback|unload NAME [VERSION]`, `models add FILE_OR_FOLDER` and `models index`"
+            "`models promote|canary|rollback|unload|backfill NAME [VERSION]`, `models add FILE_OR_FOLDER` and "
+            "`models index`"
         )
 
     async def _requested(self, action: str, name: str, version: str | None, options: dict[str, Any]) -> Report:
@@ -104,6 +115,10 @@ class Models(OperatorCommand):
         said = {name: options[name] for name in ("author", "reason", "based_on")}
         if action != "canary" and (limits or share is not None):
             raise UsageError(f"--share and --limit are a canary's: `models {action}` takes neither")
+        if options["since"] is not None and action != "backfill":
+            raise UsageError(f"--since is a backfill's: `models {action}` takes none")
+        if options["since"] is not None:
+            said["since"] = int(past(options["since"], "--since").timestamp() * 1e3)
         asked = action_of(action, name, version, limits, share=share, **said)
         return await request(await reach(self.ours.settings), name, asked)
 
@@ -192,8 +207,30 @@ def _about(deployment: Deployment | None, live: dict[str, dict[str, Any]]) -> li
         lines += [f"{name}: {value}" for name, value in more.items() if value]
     workers = [_on_worker(worker, read(one) or Status(revision=0)) for worker, one in sorted(live.items())]
     lines += ["", *columns(("worker", "active", "canary", "shadow", "revision", "state"), workers)]
-    late = _late(filter(None, map(read, live.values())))
-    return [*lines, *(["", *late] if late else [])]
+    told = [status for status in map(read, live.values()) if status is not None]
+    notes = [*_late(told), *_filling(told)]
+    return [*lines, *(["", *notes] if notes else [])]
+
+
+def _filling(told: Iterable[Status]) -> list[str]:
+    """How far the newest backfill is, all workers together."""
+    fillings = [status.backfill for status in told if status.backfill is not None]
+    newest = max((one.revision for one in fillings), default=0)
+    theirs = [one for one in fillings if one.revision == newest]
+    partitions = sum(one.partitions for one in theirs)
+    if not partitions:
+        return []
+    done, left = sum(one.done for one in theirs), sum(one.left for one in theirs)
+    share = sum(one.share * one.partitions for one in theirs) / partitions
+    since = max((one.since for one in theirs if one.since), default=None)
+    said = f"backfill of revision {newest}: "
+    said += (
+        "done" if done == partitions else f"{share:.1%}, {done} of {partitions} partitions done, {left:,} events to go"
+    )
+    if eta := max((one.eta_s or 0 for one in theirs), default=0):
+        said += f", about {eta:.0f} s"
+    said += f"; it reaches back to {moment(since)}" if since else ""
+    return [said, *(f"  {one.error}" for one in theirs if one.error)]
 
 
 def _late(told: Iterable[Status]) -> list[str]:

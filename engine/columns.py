@@ -37,8 +37,11 @@ class RowCodec:
     The layout says which columns there are, and differs from model to model; the version says what they mean.
     """
 
-    def __init__(self, columns: tuple[str, ...], empty: Floats, schema: Schema = _FIRST) -> None:
+    def __init__(self, columns: tuple[str, ...], empty: Floats, schema: Schema = _FIRST, beside: int = 0) -> None:
+        """beside: how many of the columns, the last ones, slices leave alone: they are filled beside the work."""
         self.columns = columns
+        self.own = len(columns) - beside
+        """So many columns are those of slices."""
         self.empty = empty
         self.schema = schema
         self.fingerprint = hashlib.blake2b("\0".join(columns).encode(), digest_size=_HEADER - HEADER).digest()
@@ -137,7 +140,23 @@ class ColumnShard(Shard):
         return super().in_memory + len(self)
 
     def rows(self, s: Slice[Any], keys: list[bytes]) -> Rows:
-        """Row numbers of keys, loaded or new, good until the slice finishes. The slice may change them in `live`."""
+        """Row numbers of keys, loaded or new, good until the slice finishes. The slice may change them in `own`."""
+        rows = self._rows_of(keys)
+        s.changed.append((self, (rows, None, self.codec)))
+        return rows
+
+    def beside(self, keys: list[bytes]) -> Rows:
+        """Row numbers of keys, good until the event loop goes on, for who fills the columns that slices leave alone."""
+        return self._rows_of(keys)
+
+    def filled(self, touched: Rows) -> None:
+        """Columns that slices leave alone were changed in `live`: they join the next commit, finished as they are."""
+        own = self.codec.own
+        self._done[touched, own:] = self.live[touched, own:]
+        self._dirty[touched] = True
+        self.touched = True
+
+    def _rows_of(self, keys: list[bytes]) -> Rows:
         index = self._index
         try:
             rows = np.fromiter(map(index.__getitem__, keys), np.intp, len(keys))
@@ -146,11 +165,15 @@ class ColumnShard(Shard):
             rows = np.fromiter(map(index.__getitem__, keys), np.intp, len(keys))
         self._clock += 1
         self._used[rows] = self._clock
-        s.changed.append((self, (rows, None, self.codec)))
         return rows
 
+    @property
+    def own(self) -> Floats:
+        """The columns of `live` that slices may change, (cap, codec.own)."""
+        return self.live[:, : self.codec.own]
+
     def changed(self, s: Slice[Any], touched: Rows, after: Floats) -> None:
-        """What a slice made of its rows: (m,) distinct row numbers and a copy of their values."""
+        """What a slice made of its rows: (m,) distinct row numbers and a copy of their own columns."""
         s.changed.append((self, (touched, after, self.codec)))
 
     def erase(self, s: Slice[Any], key: bytes) -> None:
@@ -163,10 +186,8 @@ class ColumnShard(Shard):
             return
         if after is None:
             return
-        if codec is not self.codec:  # other columns since: this slice has changed none of the new ones
-            after = self.codec.adopt(codec.columns, after)
         self.touched = True
-        self._done[touched] = after
+        self._put(self._done, touched, after, codec)
         self._dirty[touched] = True
         if self._deleted:
             self._deleted.difference_update(self._keys_of(touched))
@@ -176,7 +197,16 @@ class ColumnShard(Shard):
             self.live[rows] = self._done[rows]
         for rows, after, codec in self._changes(kept):
             if after is not None:
-                self.live[rows] = after if codec is self.codec else self.codec.adopt(codec.columns, after)
+                self._put(self.live, rows, after, codec)
+
+    def _put(self, matrix: Floats, rows: Rows, after: Floats, codec: RowCodec) -> None:
+        """codec: of the slice. Where there are other columns since, it has changed none of the new ones."""
+        if codec is not self.codec:
+            after = self.codec.adopt(codec.columns[: codec.own], after)[:, : self.codec.own]
+        if self.codec.own == matrix.shape[1]:
+            matrix[rows] = after
+        else:
+            matrix[rows, : self.codec.own] = after
 
     def _changes(self, slices: Iterable[Slice[Any]]) -> Iterator[tuple[Rows, Floats | None, RowCodec]]:
         return (change for s in slices for shard, change in s.changed if shard is self and change[0] is not None)

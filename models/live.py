@@ -21,7 +21,7 @@ from models.inference import InferenceThread
 from models.manifest import Manifest
 from models.routing import Routing
 from models.runtime import Runtime
-from models.status import Late
+from models.status import Filling, Late
 from models.store import ModelStore
 from models.swap import Course, Stage
 from models.verifier import Verifier
@@ -83,6 +83,7 @@ class LiveModels:
         self._checks: list[Callable[[Manifest], None]] = []
         self._watchers: list[Callable[[str], None]] = []
         self._late: Callable[[Manifest], Mapping[str, Late]] = lambda manifest: {}
+        self._backfill: Callable[[Deployment], Filling | None] = lambda deployment: None
         self._changed = asyncio.Event()
         self.ended = Counter[tuple[str, str]]()
         """(model, verdict) -> canaries that this worker, their judge, has seen end by their limits."""
@@ -104,6 +105,10 @@ class LiveModels:
     def tell_late(self, late: Callable[[Manifest], Mapping[str, Late]]) -> None:
         """Which session features of a version began later than the sessions themselves: status() tells it."""
         self._late = late
+
+    def tell_backfill(self, progress: Callable[[Deployment], Filling | None]) -> None:
+        """How far the backfill of a deployment is here: status() tells it."""
+        self._backfill = progress
 
     def late(self, manifest: Manifest) -> Mapping[str, Late]:
         """The same, of this worker's partitions."""
@@ -315,6 +320,10 @@ class LiveModels:
         """Models with a canary or a shadow, whose figures are worth following."""
         return sorted(name for name, model in self._models.items() if model.routing.canary or model.routing.shadows)
 
+    def deployments(self) -> list[Deployment]:
+        """The newest of each model."""
+        return [model.wanted for _, model in sorted(self._models.items())]
+
     def wanted(self, name: str) -> Deployment | None:
         """The newest deployment of a model."""
         model = self._models.get(name)
@@ -343,6 +352,8 @@ class LiveModels:
             "draining": [v.version for v in model.draining if v.course.stage is Stage.DRAINING] or None,
             "error": model.error,
         }
+        if (filling := self._backfill(deployment)) is not None:
+            shown["backfill"] = msgspec.to_builtins(filling)
         return {name: value for name, value in shown.items() if value is not None}
 
     def _told(self, version: LiveVersion) -> dict[str, Any]:

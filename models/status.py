@@ -20,6 +20,27 @@ class Late(msgspec.Struct, omit_defaults=True):
     """Partitions of the worker in which none has come yet."""
 
 
+class Filling(msgspec.Struct, omit_defaults=True):
+    """How far a worker is with the backfill of a model's session features, over its partitions."""
+
+    revision: int
+    """That asked for it."""
+    partitions: int
+    """Of the worker, that are open."""
+    done: int = 0
+    """Of these, in which the features count what was filled."""
+    share: float = 0.0
+    """Of the observations of all of them that are through; 1 when all is done."""
+    left: int = 0
+    """Observations to go, in the partitions that are begun."""
+    eta_s: float | None = None
+    """Seconds for these, as fast as it went lately."""
+    since: int | None = None
+    """ms since epoch: when the oldest observation that is there was written, in the partition that begins last."""
+    error: str | None = None
+    """What it waits for."""
+
+
 class VersionStatus(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A version that computes on the worker."""
 
@@ -73,6 +94,8 @@ class Status(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Versions that still compute for somebody who began on them."""
     error: str | None = None
     """Why not all of the deployment is loaded there."""
+    backfill: Filling | None = None
+    """The newest that was asked for."""
 
     @property
     def active(self) -> VersionStatus | None:

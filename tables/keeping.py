@@ -1,5 +1,6 @@
 """What one partition's sessions keep, and since when: an aggregate that a model asks for later begins with the next
-observation there, and a row says which of its columns are of which beginning."""
+observation there, or with an earlier one where it is filled from the log. A row says which of its columns are of which
+beginning."""
 
 from __future__ import annotations
 
@@ -9,9 +10,10 @@ from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 import msgspec
+import numpy as np
 
 from engine.batch import Slice
-from engine.columns import ColumnShard, RowCodec, layouts, noted
+from engine.columns import ColumnShard, Floats, RowCodec, layouts, noted
 from engine.schema import Schema
 from engine.store import PartitionStore
 from engine.table import Change
@@ -39,9 +41,30 @@ class Kept(msgspec.Struct, omit_defaults=True):
     source: str | None = None
     """That observation: TOPIC/PARTITION/OFFSET. Every one from there on is in it."""
 
-    def stored(self, column: str) -> str:
-        """What the column is called in rows: those of another generation must not be taken for it."""
-        return f"{column}\x1f{self.generation}" if self.generation else column
+    @property
+    def offset(self) -> int | None:
+        """Of that observation; -1 where nobody knows, None while there is none."""
+        return None if self.source is None else int(self.source.rpartition("/")[2] or -1)
+
+
+class Fill(msgspec.Struct, omit_defaults=True):
+    """Features that are being filled from the log, in columns beside those that count."""
+
+    request: str
+    """Who asked for it: MODEL/REVISION."""
+    features: list[str]
+    generation: int
+    source: str
+    """The first observation that is in them: TOPIC/PARTITION/OFFSET."""
+    since: int
+    """When that one was written, ms since epoch."""
+    position: int
+    """The next offset: every observation before it is in them."""
+
+    @property
+    def first(self) -> int:
+        """Offset of the first observation."""
+        return int(self.source.rpartition("/")[2])
 
 
 class Keeping(msgspec.Struct, omit_defaults=True):
@@ -52,10 +75,13 @@ class Keeping(msgspec.Struct, omit_defaults=True):
     columns: dict[str, Kept] = {}
     generations: int = 0
     """How many there have been."""
+    fill: Fill | None = None
+    filled: dict[str, str] = {}
+    """Model -> the newest request of it to fill that is done here."""
 
     def asked_since(self, moment: int) -> list[SessionFeature]:
         """The features that were asked for later than that, ms since epoch."""
-        wanted = [feature for name in self.features if isinstance(feature := parse(name), SessionFeature)]
+        wanted = _features(self.features)
         read_from = Aggregates(wanted).read_from
         return [one for one in wanted if self.columns[read_from[one.name][0]].asked > moment]
 
@@ -85,8 +111,7 @@ class SessionShard(ColumnShard):
         if aggregates is not self.aggregates:
             self.aggregates = aggregates
             self._fit(aggregates)
-            self.relayout(self._codec())
-            self._note()
+            self._relayout()
 
     def folded(self, s: Slice[Any]) -> None:
         """A slice was folded into the columns of today. Where it is the first to finish, they begin with it."""
@@ -103,14 +128,14 @@ class SessionShard(ColumnShard):
     def late(self, features: Iterable[str]) -> dict[str, Kept]:
         """Those among session features that began later than the table itself: sessions that had been there before
         have none of what happened until then."""
-        oldest = self.keeping.columns.get(OLDEST, Kept())
-        if oldest.since is None:
+        oldest = self.keeping.columns[OLDEST]
+        if oldest.offset is None:
             return {}
         found = {}
         for feature in features:
             columns = self.aggregates.read_from.get(feature)
             kept = self.keeping.columns[columns[0]] if columns is not None else Kept()
-            if kept.source != oldest.source:
+            if kept.offset is None or kept.offset > oldest.offset:
                 found[feature] = kept
         return found
 
@@ -135,14 +160,92 @@ class SessionShard(ColumnShard):
         fresh = {name: msgspec.structs.replace(begun) for name in new}
         keeping.columns = {name: keeping.columns.get(name) or fresh[name] for name in aggregates.columns}
         keeping.features = list(aggregates.features)
+        if keeping.fill is not None and not aggregates.read_from.keys() >= set(keeping.fill.features):
+            keeping.fill = None
+
+    # -- filling from the log -----------------------------------------------------------------------------------------
+
+    def begin_fill(self, request: str, features: Iterable[str], source: str, since: int) -> None:
+        """From now on these features are filled, in columns of their own, beginning with that observation. What was
+        being filled before is given up."""
+        keeping = self.keeping
+        keeping.generations += 1
+        first = int(source.rpartition("/")[2])
+        keeping.fill = Fill(request, list(features), keeping.generations, source, since, first)
+        self._relayout()
+
+    def fill(self, keys: list[bytes], ts: Floats, values: Floats, position: int) -> None:
+        """Folds observations into the columns that are being filled, in the order of the log.
+
+        ts: (n,) ms since epoch; values: (n, len(filling.fields)), NaN where an observation has none; position: the
+        next offset. Sessions that have no row are left out: they are over, or erased.
+        """
+        fill, filling, own = self.keeping.fill, self.filling, self.codec.own
+        assert fill is not None
+        assert filling is not None
+        there = {key for key in set(keys) if self.finished(key) is not None}
+        places = [i for i, key in enumerate(keys) if key in there]
+        if places:
+            rows = self.beside([keys[i] for i in places])
+            folded = filling.fold(self.live[:, own:], rows, ts[places], values[places])
+            self.filled(folded.touched)
+        fill.position = position
+        self._note()
+
+    def end_fill(self, model: str) -> None:
+        """What was filled takes the place of what counted so far. Not while a slice works on rows.
+
+        Its position is where the finished prefix of the observations ends: from there on slices go on with it.
+        """
+        keeping, fill, filling = self.keeping, self.keeping.fill, self.filling
+        assert fill is not None
+        assert filling is not None
+        kept = Kept(fill.generation, int(time.time() * 1e3), fill.since, fill.source)
+        for feature in fill.features:
+            for name in filling.read_from[feature]:
+                keeping.columns[name] = msgspec.structs.replace(kept)
+        keeping.fill, keeping.filled[model] = None, fill.request
+        self._relayout()
+        log.info("%s: from %s on sessions keep %s", self.name, fill.source, ", ".join(fill.features))
+
+    def give_up_fill(self) -> None:
+        """Nobody wants any more what is being filled."""
+        self.keeping.fill = None
+        self._relayout()
+
+    def nothing_to_fill(self, model: str, request: str) -> None:
+        """A request is done: all that it asks for is here."""
+        self.keeping.filled[model] = request
+        self._note()
+
+    # -----------------------------------------------------------------------------------------------------------------
+
+    def _relayout(self) -> None:
+        self.relayout(self._codec())
+        self._note()
 
     def _codec(self) -> RowCodec:
-        columns = tuple(kept.stored(name) for name, kept in self.keeping.columns.items())
-        return RowCodec(columns, self.aggregates.empty, self._schema)
+        fill = self.keeping.fill
+        self.filling = None if fill is None else Aggregates(_features(fill.features), self.aggregates.ttl_ms)
+        columns = [_stored(name, kept.generation) for name, kept in self.keeping.columns.items()]
+        if fill is None or self.filling is None:
+            return RowCodec(tuple(columns), self.aggregates.empty, self._schema)
+        beside = [_stored(name, fill.generation) for name in self.filling.columns]
+        empty = np.concatenate([self.aggregates.empty, self.filling.empty])
+        return RowCodec((*columns, *beside), empty, self._schema, len(beside))
 
     def _note(self) -> None:
         self._begins = any(kept.since is None for kept in self.keeping.columns.values())
         self.note(NOTE, msgspec.json.encode(self.keeping))
+
+
+def _stored(column: str, generation: int) -> str:
+    """What a column is called in rows: those of another generation must not be taken for it."""
+    return f"{column}\x1f{generation}" if generation else column
+
+
+def _features(names: Iterable[str]) -> list[SessionFeature]:
+    return [feature for name in names if isinstance(feature := parse(name), SessionFeature)]
 
 
 def _found(store: PartitionStore, table: str) -> Keeping:

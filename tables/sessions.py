@@ -107,7 +107,7 @@ class Sessions(Table[str, dict[str, float]]):
         for shard in shards:
             shard.keep(self.aggregates)
         rows = [shard.rows(s, s.keys) for shard, s in zip(shards, slices, strict=True)]
-        folded = self.aggregates.fold_apart([shard.live for shard in shards], rows, ts, values)
+        folded = self.aggregates.fold_apart([shard.own for shard in shards], rows, ts, values)
         end = 0
         for shard, s, each in zip(shards, slices, folded, strict=True):
             begin, end = end, end + len(each.features)
@@ -120,7 +120,7 @@ class Sessions(Table[str, dict[str, float]]):
         """A stored row for people: features by their names in a manifest (less `session.`), and the columns that these
         are made of. Times in ISO; what has no value yet is left out."""
         rows = cast(SessionShard, shard)
-        row = rows.row_of(raw)
+        row = rows.row_of(raw)[: rows.codec.own]
         if rows.aggregates is not self.aggregates:
             row = self._plain.adopt(rows.aggregates.columns, row[None])[0]
         columns = row.tolist()

@@ -45,7 +45,10 @@ class ModelRequest(Action):
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
-    action: Literal["deploy", "promote", "canary", "shadow", "rollback", "freeze", "unfreeze", "unload"] = "deploy"
+    action: Literal["deploy", "promote", "canary", "shadow", "rollback", "freeze", "unfreeze", "unload", "backfill"] = (
+        "deploy"
+    )
+    since: Annotated[int, Field(ge=0, le=253_402_300_799_999), BeforeValidator(_whole)] | None = None
     based_on: Annotated[int, Field(ge=0), BeforeValidator(_whole)] | None = None
     figures: None = None
     """Limits alone give them."""

@@ -1,0 +1,77 @@
+"""What sessions must hold of features that began late, counted from the log by the fold that training uses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tables.aggregates import Aggregates
+from tests.rig import Rig
+from tests.worker import until
+
+MORE = ("session.variance.f0", "session.max.f0", "session.decayed_mean.f0@1m")
+"""What a later version asks for beside."""
+
+
+def keepings(rig: Rig) -> dict[int, dict[str, Any]]:
+    """Partition -> what its sessions keep, as is committed."""
+    reader = rig.reader(f"{rig.prefix}app-sessions-changelog")
+    reader.catch_up()
+    notes = {one.partition: one.value for one in reader.records if one.key == b"\xffnote:keeping"}
+    return {partition: json.loads(raw) for partition, raw in notes.items() if raw is not None}
+
+
+def first_of(keeping: dict[str, Any], feature: str) -> int | None:
+    """Offset of the first observation that is in a feature; None where none has come."""
+    column = Aggregates([feature]).read_from[feature][0]
+    source = keeping["columns"].get(column, {}).get("source")
+    return None if source is None else int(source.rpartition("/")[2])
+
+
+def assert_recounted(rig: Rig, features: Sequence[str] = MORE, *, since: int | None = None) -> None:
+    """Each session has of these what the observations from their beginning on give, bit for bit. since: the offset
+    that they must begin at, in every partition that has any."""
+    found, log = keepings(rig), rig.reader("observations")
+    log.catch_up()
+    aggregates = Aggregates(features)
+    names = [name for feature in features for name in aggregates.read_from[feature]]
+    rows: dict[str, Any] = {}
+    for record in log.records:
+        first = first_of(found[record.partition], features[0])
+        assert since is None or first == since, f"partition {record.partition} begins at {first}"
+        event = record.json
+        row = rows.setdefault(event["session"], aggregates.empty.copy()[None])
+        if first is not None and record.offset >= first:
+            values = np.array([[event["features"][field] for field in aggregates.fields]], np.float64)
+            aggregates.fold(row, np.zeros(1, np.intp), np.array([float(event["ts"])]), values)
+    wrong = []
+    for session, row in rows.items():
+        state = rig.state(session)
+        shown = {**state["accumulators"], **{name: state[name] for name in state if name != "accumulators"}}
+        for name in names:
+            expected = row[0][aggregates.columns.index(name)]
+            got = shown.get(name, np.nan)
+            if isinstance(got, str):
+                continue  # a time, told for people
+            if not (got == expected or (np.isnan(expected) and np.isnan(got))):
+                wrong.append(f"{session}: {name} is {got}, a recount has {expected}")
+    assert not wrong, f"{len(wrong)} values differ; the first:\n" + "\n".join(wrong[:5])
+
+
+def wait_filled(rig: Rig, revision: int, within_s: float = 60.0) -> None:
+    """Waits until every partition counts what was filled."""
+
+    def done() -> bool:
+        told = []
+        for worker in rig.running():
+            answer = worker.get("/models")
+            if answer.status != 200:
+                return False
+            told.append(answer.json()["models"].get("tally", {}).get("backfill", {}))
+        ours = [one for one in told if one.get("revision") == revision]
+        return len(ours) == len(told) and sum(one.get("done", 0) for one in ours) == rig.partitions
+
+    until(done, within_s, what="the backfill is done everywhere", alive=rig.running())
