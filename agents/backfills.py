@@ -19,7 +19,15 @@ from aiokafka.errors import KafkaError
 from pydantic import ValidationError
 
 from agents.plan import FUTURE_MS
-from core.errors import CorruptStoreError, DataFolderError, FatalError, RecordError, RequestRefusedError, TaskError
+from core.errors import (
+    CorruptStoreError,
+    DataFolderError,
+    FatalError,
+    RecordError,
+    RequestRefusedError,
+    RightsError,
+    TaskError,
+)
 from core.events import Backfill, Deployment, Observation
 from core.topics import OBSERVATIONS
 from engine.admission import REFUSED, in_words
@@ -79,8 +87,8 @@ class Backfills:
                         self._engine.fatal(error)
                     except CorruptStoreError as error:
                         await self._engine.committer.failed(error)
-                    except REFUSED as error:
-                        await self._failed(f"{in_words(error)}: a backfill reads observations and dead-letters")
+                    except (RightsError, *REFUSED) as error:
+                        await self._failed(in_words(error) if isinstance(error, KafkaError) else str(error))
                     except (KafkaError, OSError, TaskError) as error:
                         await self._failed(str(error) or repr(error))
 
@@ -126,10 +134,12 @@ class Backfills:
                     return
             await reader.begin(fill.position, fill.since)
             while await self._go_on(task, shard, reader):
-                if task.finished_to(reader.source.topic) - fill.position <= NEAR:
+                if 0 <= task.finished_to(reader.source.topic) - fill.position <= NEAR:
                     if await self._end(task, shard, reader, model):
                         return
                     await asyncio.sleep(LOOK_S)
+                elif task.finished_to(reader.source.topic) < fill.position:
+                    await asyncio.sleep(LOOK_S)  # the work has still to come to where it begins
 
     def _all_loaded(self, model: str) -> bool:
         models = self._engine.models

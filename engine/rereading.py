@@ -12,6 +12,7 @@ from aiokafka.errors import KafkaError
 
 from core.errors import ScoreError, TaskError
 from core.topics import DEAD_LETTERS, TopicSpec
+from engine import rights
 from engine.connection import Connection
 from engine.deadline import within
 
@@ -56,7 +57,10 @@ class Rereader:
     @classmethod
     @asynccontextmanager
     async def of(cls, connection: Connection, topic: TopicSpec[Any], partition: int) -> AsyncIterator[Self]:
-        """One with a consumer of its own. Raises KafkaError."""
+        """One with a consumer of its own. Raises KafkaError, and RightsError where we may not read dead letters."""
+        # Asked first: a topic that we may not read looks to the consumer like one that isn't there.
+        letters = connection.settings.topic_prefix + DEAD_LETTERS.name
+        await rights.check(connection, rights.Needed({letters: frozenset({rights.READ})}))
         consumer = AIOKafkaConsumer(
             **connection.options,
             isolation_level=connection.isolation,

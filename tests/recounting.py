@@ -38,21 +38,23 @@ def assert_recounted(rig: Rig, features: Sequence[str] = MORE, *, since: int | N
     log.catch_up()
     aggregates = Aggregates(features)
     names = [name for feature in features for name in aggregates.read_from[feature]]
-    rows: dict[str, Any] = {}
+    places: dict[str, int] = {}
+    events = []
     for record in log.records:
         first = first_of(found[record.partition], features[0])
         assert since is None or first == since, f"partition {record.partition} begins at {first}"
         event = record.json
-        row = rows.setdefault(event["session"], aggregates.empty.copy()[None])
+        place = places.setdefault(event["session"], len(places))
         if first is not None and record.offset >= first:
-            values = np.array([[event["features"][field] for field in aggregates.fields]], np.float64)
-            aggregates.fold(row, np.zeros(1, np.intp), np.array([float(event["ts"])]), values)
+            events.append((place, event["ts"], *(event["features"][field] for field in aggregates.fields)))
+    counted, state = np.array(events, np.float64), np.tile(aggregates.empty, (len(places), 1))
+    aggregates.fold(state, counted[:, 0].astype(np.intp), counted[:, 1], counted[:, 2:])
     wrong = []
-    for session, row in rows.items():
-        state = rig.state(session)
-        shown = {**state["accumulators"], **{name: state[name] for name in state if name != "accumulators"}}
+    for session, place in places.items():
+        told = rig.state(session)
+        shown = told | told["accumulators"]
         for name in names:
-            expected = row[0][aggregates.columns.index(name)]
+            expected = state[place][aggregates.columns.index(name)]
             got = shown.get(name, np.nan)
             if isinstance(got, str):
                 continue  # a time, told for people

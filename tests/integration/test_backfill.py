@@ -14,15 +14,15 @@ from tests.worker import until
 def test_a_new_aggregate_begins_under_load_and_a_kill_and_says_since_when(rig: Rig) -> None:
     first, second = rig.worker("a").start(), rig.worker("b").start()
     rig.deploy("1")
-    with rig.sender(rate=2000):
-        rig.wait_progress(2000)
+    with rig.sender(rate=1000):
+        rig.wait_progress(1500)
         tally.publish(rig.store, "2", more=MORE)
         rig.control({"active": "2"})
         rig.wait_records("deployments", 2)
         second.kill()
-        rig.wait_progress(2000)
+        rig.wait_progress(1500)
         second.start().wait_ready()
-        rig.wait_progress(2000)
+        rig.wait_progress(1500)
     rig.wait_predictions()
     assert_recounted(rig)
     begun = [first_of(keeping, MORE[0]) for keeping in keepings(rig).values()]
@@ -41,10 +41,10 @@ def test_a_new_aggregate_begins_under_load_and_a_kill_and_says_since_when(rig: R
 def test_a_backfill_meets_the_work_and_a_kill_on_the_way_leaves_nothing_half(rig: Rig) -> None:
     workers = [rig.worker("a").start(), rig.worker("b").start()]
     rig.deploy("1")
-    rig.sender(rate=1500).send(12_000)
+    sender = rig.sender(rate=800).send(8000)
     tally.publish(rig.store, "2", more=MORE)
-    with rig._sender:  # type: ignore[union-attr]  # made above
-        rig.wait_progress(8000)
+    with sender:
+        rig.wait_progress(7000)
         rig.control({"active": "2"})
         rig.wait_records("deployments", 2)
         rig.wait_progress(1000)

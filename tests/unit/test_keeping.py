@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple, cast
@@ -90,20 +91,45 @@ class Partition:
         self.shard.written()
         self.shard.tidy(self.at_work)
 
+    def begin_fill(self, first: int, request: str = "m/1") -> None:
+        """From an offset on, of what began later."""
+        found = self.shard.late(self.shard.aggregates.features)
+        late = [name for name, kept in found.items() if kept.offset is None or kept.offset > first]
+        if late:
+            self.shard.begin_fill(request, late, f"observations/0/{first}", START_MS + first)
+
+    def fill(self, most: int) -> None:
+        """Some of what is finished, as it stands in the log."""
+        fill, filling = self.shard.keeping.fill, self.shard.filling
+        if fill is not None and filling is not None:
+            events = self.log[fill.position : min(self.finished, fill.position + most)]
+            ts = np.array([float(event.ts) for event in events])
+            values = np.array([[getattr(event, field) for field in filling.fields] for event in events], np.float64)
+            values = values.reshape(len(events), len(filling.fields))
+            self.shard.fill([event.session.encode() for event in events], ts, values, fill.position + len(events))
+
+    def end_fill(self) -> None:
+        """Both have come to one offset."""
+        self.finish()
+        self.fill(len(self.log))
+        if self.shard.keeping.fill is not None:
+            self.shard.end_fill("m")
+
     def kept(self, feature: str) -> Kept:
         return self.shard.keeping.columns[self.shard.aggregates.read_from[feature][0]]
 
     def columns(self, session: str) -> dict[str, float]:
         raw = self.shard.finished(session.encode())
         assert raw is not None
-        return dict(zip(self.shard.keeping.columns, self.shard.row_of(raw).tolist(), strict=True))
+        row = self.shard.row_of(raw)[: self.shard.codec.own]
+        return dict(zip(self.shard.keeping.columns, row.tolist(), strict=True))
 
-    def assert_recount(self) -> None:
+    def assert_recount(self, ttl_ms: float | None = None, of: Sequence[str] | None = None) -> None:
         """Every column is what the fold makes of the observations from the column's beginning on."""
-        for feature in self.shard.aggregates.features:
+        for feature in self.shard.aggregates.features if of is None else of:
             kept = self.kept(feature)
             first = self.finished if kept.source is None else int(kept.source.rpartition("/")[2])
-            recount = Aggregates([feature])
+            recount = Aggregates([feature], ttl_ms)
             rows: dict[str, np.ndarray[Any, Any]] = {}
             for event in self.log[first : self.finished]:
                 state = rows.setdefault(event.session, recount.empty.copy()[None])
@@ -224,10 +250,105 @@ def test_rows_of_a_release_that_noted_nothing_go_on(partition: Partition) -> Non
     assert partition.shard.late(sessions.features).keys() == {"session.last.value"}
 
 
+# -- filled from the log ---------------------------------------------------------------------------------------------
+
+
+def test_what_is_filled_takes_the_place_of_what_began_late_and_the_work_goes_on_with_it(partition: Partition) -> None:
+    partition.feed(event(1), event(2, "b"), event(3))
+    partition.finish()
+    sessions.want(features("session.last.value", "session.variance.value"))
+    partition.feed(event(4))
+    partition.finish()
+    partition.begin_fill(1)
+    partition.feed(event(5), event(6, "c"))
+    partition.fill(2)
+    assert partition.columns("a")["last.value"] == 4, "until it is done what began late counts"
+    partition.commit()
+    partition.open()
+    assert partition.shard.keeping.fill is not None
+    assert partition.shard.keeping.fill.position == 3, "it goes on where it was"
+    partition.feed(event(5), event(6, "c"))
+    partition.end_fill()
+    partition.feed(event(7, "b"))
+    partition.finish()
+    assert partition.kept("session.last.value").source == "observations/0/1"
+    assert partition.shard.keeping.filled == {"m": "m/1"}
+    assert partition.columns("b")["seen.value"] == 2
+    partition.assert_recount()
+    partition.commit()
+    partition.open()
+    partition.assert_recount()
+
+
+def test_a_session_that_is_over_or_erased_does_not_come_back(partition: Partition) -> None:
+    partition.feed(event(1), event(2, "b"))
+    partition.finish()
+    sessions.want(features("session.last.value"))
+    partition.feed(event(3))
+    partition.finish()
+    partition.shard.expire([b"b"])
+    partition.begin_fill(0)
+    partition.end_fill()
+    assert partition.shard.finished(b"b") is None
+    partition.commit()
+    assert [key for key, _ in partition.shard.items(b"", 10)] == [b"a"]
+
+
+def test_what_nobody_wants_to_be_filled_any_more_is_given_up(partition: Partition) -> None:
+    partition.feed(event(1))
+    partition.finish()
+    sessions.want(features("session.last.value"))
+    partition.feed(event(2))
+    partition.finish()
+    partition.begin_fill(0)
+    partition.fill(1)
+    partition.shard.give_up_fill()
+    partition.commit()
+    partition.open()
+    assert partition.shard.keeping.fill is None
+    partition.begin_fill(0, "m/2")
+    partition.end_fill()
+    partition.assert_recount()
+
+
+@settings(max_examples=40, deadline=None)  # each opens a RocksDB
+@given(
+    events=st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 40), st.integers(-3, 3)), min_size=2, max_size=30),
+    cuts=st.tuples(st.floats(0, 1), st.floats(0, 1), st.integers(1, 7)),
+)
+def test_in_whatever_order_events_come_and_sessions_end_what_is_filled_is_a_recount(
+    tmp_path_factory: pytest.TempPathFactory, events: list[tuple[str, int, int]], cuts: tuple[float, float, int]
+) -> None:
+    partition = Partition(tmp_path_factory.mktemp("filling") / "p")
+    ttl = timedelta(milliseconds=15)
+    sessions.configure(features(*OLD), ttl, hot=2)
+    partition.open()
+    log = [Event(session, START_MS + at, float(value), float(at)) for session, at, value in events]
+    asked, first = 1 + int(cuts[0] * (len(log) - 2)), int(cuts[1] * len(log) / 2)
+    partition.feed(*log[:asked])
+    partition.finish()
+    sessions.want(features(*NEW))
+    partition.feed(log[asked])
+    partition.finish()
+    partition.begin_fill(first)
+    for number, one in enumerate(log[asked + 1 :]):
+        partition.fill(cuts[2])
+        partition.feed(one)
+        if number % 2:
+            partition.fill(1)
+            partition.finish()
+            partition.commit()
+    partition.end_fill()
+    partition.assert_recount(ttl.total_seconds() * 1e3, NEW if first < asked else ())
+    partition.store.close()
+
+
+# -- all together ----------------------------------------------------------------------------------------------------
+
 STEPS = st.lists(
     st.one_of(
         st.lists(st.sampled_from("abc"), min_size=1, max_size=4),
-        st.sampled_from(["finish", "commit", "rewind", "crash", *NEW]),
+        st.sampled_from(["finish", "commit", "rewind", "crash", "fill", "end_fill", "begin_fill", *NEW]),
     ),
     max_size=30,
 )
@@ -247,6 +368,10 @@ def test_whenever_it_is_asked_for_and_whatever_fails_it_is_a_recount_from_its_be
             partition.open()
         elif step in NEW:
             sessions.want(features(step))
+        elif step == "begin_fill":
+            partition.begin_fill(partition.finished // 3, f"m/{number}")
+        elif step == "fill":
+            partition.fill(3)
         else:
             getattr(partition, step)()
     partition.finish()
