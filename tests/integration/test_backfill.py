@@ -1,69 +1,36 @@
 """A version asks for what sessions don't keep yet: it begins while events come, and is filled from the log on request.
-Whatever is killed meanwhile, sessions have what a recount of the log gives."""
+Whatever is killed meanwhile, sessions have what a recount of the log gives (more of it: tests/chaos/test_backfills.py).
+"""
 
 from __future__ import annotations
 
-from typing import Any
-
 from tests import tally
-from tests.recounting import MORE, assert_recounted, first_of, keepings, wait_filled
+from tests.recounting import MORE, assert_recounted, backfill_of, first_of, keepings, late_of, send_refused, wait_filled
 from tests.rig import Rig
 from tests.worker import until
 
 
-def test_a_new_aggregate_begins_under_load_and_a_kill_and_says_since_when(rig: Rig) -> None:
-    first, second = rig.worker("a").start(), rig.worker("b").start()
+def test_what_a_version_asks_for_later_begins_under_load_and_a_kill_does_no_harm_to_its_backfill(rig: Rig) -> None:
+    worker = rig.worker("a").start()
     rig.deploy("1")
-    with rig.sender(rate=1000):
-        rig.wait_progress(1500)
-        tally.publish(rig.store, "2", more=MORE)
-        rig.control({"active": "2"})
-        rig.wait_records("deployments", 2)
-        second.kill()
-        rig.wait_progress(1500)
-        second.start().wait_ready()
-        rig.wait_progress(1500)
-    rig.wait_predictions()
-    assert_recounted(rig)
-    begun = [first_of(keeping, MORE[0]) for keeping in keepings(rig).values()]
-    assert all(begun), f"they began after the table itself: {begun}"
-
-    def told() -> bool:
-        late = [worker.get("/models").json()["models"]["tally"].get("late_features", {}) for worker in (first, second)]
-        return all(one.keys() == set(MORE) and all("since" in two for two in one.values()) for one in late)
-
-    until(told, 20, what="both workers tell since when the new ones count", alive=rig.running())
-    alerts = [one.json for one in rig.reader("alerts").read_out() if one.json["kind"] == "features_late"]
-    assert [(one["subject"], sorted(one["evidence"]["features"])) for one in alerts] == [("tally@2", sorted(MORE))]
-    rig.assert_exact()
-
-
-def test_a_backfill_meets_the_work_and_a_kill_on_the_way_leaves_nothing_half(rig: Rig) -> None:
-    workers = [rig.worker("a").start(), rig.worker("b").start()]
-    rig.deploy("1")
-    sender = rig.sender(rate=800).send(8000)
+    sender = rig.sender(rate=800).send(4000)
+    send_refused(rig)
     tally.publish(rig.store, "2", more=MORE)
     with sender:
-        rig.wait_progress(7000)
+        rig.wait_progress(4000)
         rig.control({"active": "2"})
-        rig.wait_records("deployments", 2)
-        rig.wait_progress(1000)
+        until(lambda: late_of(worker) == set(MORE), 30, what="it tells since when they count", alive=rig.running())
+        assert all(first_of(keeping, MORE[0]) != 0 for keeping in keepings(rig).values())
         rig.control({"action": "backfill", "author": "ann"})
-        rig.wait_records("deployments", 3)
-        until(lambda: filling(workers[0]), 20, what="a worker has begun", alive=rig.running())
-        workers[0].kill()
-        rig.wait_progress(500)
-        workers[0].start().wait_ready()
+        until(lambda: backfill_of(worker).get("share", 0) > 0, 30, what="a backfill is begun", alive=rig.running())
+        worker.kill()
+        worker.start().wait_ready()
         wait_filled(rig, 3)
-        rig.wait_progress(1000)
+        rig.wait_progress(300)
     rig.wait_predictions()
     assert_recounted(rig, since=0)
-    late = [worker.get("/models").json()["models"]["tally"].get("late_features") for worker in workers]
-    assert late == [None, None], "what is filled from the beginning on isn't late"
+    assert late_of(worker) == set(), "what is filled from the beginning on isn't late"
+    alerts = [one.json for one in rig.reader("alerts").read_out()]
+    late = [(one["subject"], sorted(one["evidence"]["features"])) for one in alerts if one["kind"] == "features_late"]
+    assert late == [("tally@2", sorted(MORE))]
     rig.assert_exact()
-
-
-def filling(worker: Any) -> bool:
-    """Whether a worker is on the way."""
-    told = worker.get("/models").json()["models"]["tally"].get("backfill", {})
-    return bool(told.get("left") or told.get("done"))
