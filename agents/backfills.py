@@ -196,10 +196,10 @@ class Backfills:
 
         task.paused.add(topic)
         task.touch()  # a position may have moved without a commit
+        began = time.monotonic()
         try:
-            until = time.monotonic() + SETTLED_S
             while _shard(task) is shard and not settled():
-                if time.monotonic() > until:
+                if time.monotonic() > began + SETTLED_S:
                     return False
                 await asyncio.sleep(0.002)
             if _shard(task) is not shard:
@@ -215,6 +215,12 @@ class Backfills:
                 return False
             shard.end_fill(model)
             task.changed_beside(1)
+            log.info(
+                "Partition %d: what was filled counts from offset %d on; reading waited for it for %.0f ms",
+                task.partition,
+                stop,
+                1e3 * (time.monotonic() - began),
+            )
             return True
         finally:
             task.paused.discard(topic)

@@ -245,7 +245,7 @@ def _late(told: Iterable[Status]) -> list[str]:
     lines = []
     for (version, name), late in sorted(found.items()):
         since = f"counts from {moment(late.since)} on" if late.since else "has not begun"
-        waiting = f"; {late.waiting} partitions wait for their next event" if late.waiting else ""
+        waiting = f"; partitions that wait for their next event: {late.waiting}" if late.waiting else ""
         lines.append(f"{version}: {name} {since}, later than the sessions themselves{waiting}")
     return lines
 
