@@ -122,24 +122,32 @@ class Backfills:
         if not set(asked.features) <= sessions.aggregates.read_from.keys() and not self._all_loaded(model):
             raise TaskError(f"not all versions of {model} are loaded here, which ask for what is to be filled")
         async with Rereader.of(self._engine.connection, OBSERVATIONS, task.partition) as reader:
-            fill = shard.keeping.fill
-            if fill is None or fill.request != request or await reader.begins() > fill.position:
+            fill, place = shard.keeping.fill, f"{reader.source.topic}/{task.partition}/"
+            # Of another place: the state was put into other partitions. Before the beginning: retention was quicker.
+            if (
+                fill is None
+                or fill.request != request
+                or not fill.source.startswith(place)
+                or await reader.begins() > fill.position
+            ):
                 offset, written = await reader.first(asked.since or 0)
                 if _shard(task) is not shard:
                     return
-                fill = self._begun(
-                    task, shard, model, asked, f"{reader.source.topic}/{task.partition}/{offset}", written
-                )
+                fill = self._begun(task, shard, model, asked, f"{place}{offset}", written)
                 if fill is None:
                     return
             await reader.begin(fill.position, fill.since)
-            while await self._go_on(task, shard, reader):
+            while await self._go_on(task, shard, reader, model, asked):
                 if 0 <= task.finished_to(reader.source.topic) - fill.position <= NEAR:
                     if await self._end(task, shard, reader, model):
                         return
                     await asyncio.sleep(LOOK_S)
                 elif task.finished_to(reader.source.topic) < fill.position:
                     await asyncio.sleep(LOOK_S)  # the work has still to come to where it begins
+
+    def _wants(self, model: str, asked: Backfill) -> bool:
+        deployment = self._engine.models.wanted(model)
+        return deployment is not None and deployment.backfill == asked
 
     def _all_loaded(self, model: str) -> bool:
         models = self._engine.models
@@ -170,8 +178,10 @@ class Backfills:
         task.changed_beside(1)
         return shard.keeping.fill
 
-    async def _go_on(self, task: PartitionTask, shard: SessionShard, reader: Rereader) -> bool:
-        """Folds what is committed by now. Returns whether the partition still is ours."""
+    async def _go_on(
+        self, task: PartitionTask, shard: SessionShard, reader: Rereader, model: str, asked: Backfill
+    ) -> bool:
+        """Folds what is committed by now. Returns whether the partition still is ours, and this still wanted of it."""
         began, count = time.monotonic(), 0
         async for records, end in reader.until(task.committed.get(reader.source.topic, 0), task.written):
             while _shard(task) is shard and not task.staged_room:
@@ -182,9 +192,11 @@ class Backfills:
             self._fold(task, shard, records, end)
             count += len(records)
             await asyncio.sleep(REST * (time.monotonic() - working))
+            if not self._wants(model, asked):
+                return False
         if count > NEAR:
             self._pace = count / (time.monotonic() - began)
-        return _shard(task) is shard and shard.keeping.fill is not None
+        return _shard(task) is shard and shard.keeping.fill is not None and self._wants(model, asked)
 
     async def _end(self, task: PartitionTask, shard: SessionShard, reader: Rereader, model: str) -> bool:
         """Lets nothing more be read until all that was read is committed, folds that, and has it count from there on.
@@ -211,7 +223,7 @@ class Backfills:
                 self._fold(task, shard, records, end)
             if _shard(task) is not shard or shard.keeping.fill is None:
                 return True
-            if not settled() or task.finished_to(topic) != stop:
+            if not settled() or not task.finished_to(topic) == stop == shard.keeping.fill.position:
                 return False
             shard.end_fill(model)
             task.changed_beside(1)

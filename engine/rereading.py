@@ -12,7 +12,7 @@ from aiokafka.errors import KafkaError
 
 from core.errors import ScoreError, TaskError
 from core.topics import DEAD_LETTERS, TopicSpec
-from engine import rights
+from engine import bulk, rights
 from engine.connection import Connection
 from engine.deadline import within
 
@@ -47,10 +47,8 @@ class Rereader:
         self._source_header = f"{self.source.topic}/{partition}/".encode()
         self._ahead: deque[Any] = deque()
         self._next = 0
-        self._refused: set[int] = set()
-        """Offsets of dead letters that were read and not come to yet."""
-        self._told_to = -1
-        """The newest of them: what lies before is known."""
+        self._dead: dict[int, bool] = {}
+        """Offsets of dead letters that were read and not come to yet, and whether the record counts for nothing."""
         self._letters_end = 0
         consumer.assign([self.source, self._letters])
 
@@ -111,10 +109,13 @@ class Rereader:
             found = []
             while self._ahead and self._ahead[0].offset < stop:
                 found.append(self._ahead.popleft())
-            self._next = found[-1].offset + 1 if found else stop
-            await self._read_letters(self._next)
-            yield Reread([record for record in found if record.offset not in self._refused], self._next)
-            self._refused = {offset for offset in self._refused if offset >= self._next}
+            if not found:  # what is there comes later
+                self._next = stop
+                yield Reread([], stop)
+                return
+            self._next = found[-1].offset + 1
+            await self._read_letters(found[0].offset, self._next)
+            yield Reread([record for record in found if not self._dead.get(record.offset)], self._next)
 
     async def _fetch(self) -> None:
         records = (await self._consumer.getmany(self.source, timeout_ms=200, max_records=CHUNK)).get(self.source, [])
@@ -122,16 +123,23 @@ class Rereader:
             raise TaskError(f"{self.source.topic}/{self.source.partition} begins at {begin} by now")
         self._ahead.extend(records)
 
-    async def _read_letters(self, stop: int) -> None:
+    async def _read_letters(self, first: int, stop: int) -> None:
+        """Until those of all records between two offsets are known. They come in the order of slices, and in any order
+        within one: as many of later records as a slice can have say that the slice of the last is through."""
         consumer, letters = self._consumer, self._letters
-        while self._told_to < stop and await consumer.position(letters) < self._letters_end:
+        self._dead = {offset: dead for offset, dead in self._dead.items() if offset >= first}
+        while sum(offset >= stop for offset in self._dead) < bulk.CHUNK:
+            if await consumer.position(letters) >= self._letters_end:
+                return
             for record in (await consumer.getmany(letters, timeout_ms=200, max_records=CHUNK)).get(letters, []):
                 headers = dict(record.headers)
                 source = headers.get("source") or b""
-                if source.startswith(self._source_header):
-                    self._told_to = int(source[len(self._source_header) :])
-                    if (headers.get("error") or b"").decode() not in _KEPT:
-                        self._refused.add(self._told_to)
+                if not source.startswith(self._source_header):
+                    continue
+                offset = int(source[len(self._source_header) :])
+                if offset >= first:
+                    error = (headers.get("error") or b"").decode("utf-8", "replace")
+                    self._dead[offset] = error not in _KEPT
 
     async def _end(self, tp: TopicPartition) -> int:
         end = (await self._consumer.end_offsets([tp]))[tp]

@@ -128,16 +128,11 @@ class SessionShard(ColumnShard):
     def late(self, features: Iterable[str]) -> dict[str, Kept]:
         """Those among session features that began later than the table itself: sessions that had been there before
         have none of what happened until then."""
-        oldest = self.keeping.columns[OLDEST]
-        if oldest.offset is None:
+        if self.keeping.columns[OLDEST].source is None:
             return {}
-        found = {}
-        for feature in features:
-            columns = self.aggregates.read_from.get(feature)
-            kept = self.keeping.columns[columns[0]] if columns is not None else Kept()
-            if kept.offset is None or kept.offset > oldest.offset:
-                found[feature] = kept
-        return found
+        read_from, late, missing = self.aggregates.read_from, self._late, Kept()
+        found = {name: late.get(read_from[name][0]) if name in read_from else missing for name in features}
+        return {name: kept for name, kept in found.items() if kept is not None}
 
     def _begin(self, folded: Folded) -> None:
         columns = self.keeping.columns
@@ -235,7 +230,14 @@ class SessionShard(ColumnShard):
         return RowCodec((*columns, *beside), empty, self._schema, len(beside))
 
     def _note(self) -> None:
-        self._begins = any(kept.since is None for kept in self.keeping.columns.values())
+        columns = self.keeping.columns
+        self._begins = any(kept.since is None for kept in columns.values())
+        oldest = columns[OLDEST].offset
+        self._late = {
+            name: kept
+            for name, kept in columns.items()
+            if kept.offset is None or (oldest is not None and kept.offset > oldest)
+        }
         self.note(NOTE, msgspec.json.encode(self.keeping))
 
 
