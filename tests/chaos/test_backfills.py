@@ -39,20 +39,20 @@ def test_a_new_aggregate_begins_on_both_workers_while_one_dies(rig: Rig) -> None
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
 def test_a_backfill_of_many_sessions_is_exact_whoever_dies_and_is_never_half(rig: Rig, guarantee: str) -> None:
     chance = random.Random(11)
-    rig.defaults |= {"hot_sessions": 2000, "guarantee": guarantee, "session_timeout": 6}
+    rig.defaults |= {"hot_sessions": 1000, "guarantee": guarantee, "session_timeout": 6}
     workers = [rig.worker("a").start(), rig.worker("b").start()]
     rig.deploy("1")
-    sender = rig.sender(rate=500, sessions=20_000).send(60_000)
+    sender = rig.sender(rate=300, sessions=10_000).send(30_000)
     send_refused(rig)
     tally.publish(rig.store, "2", more=MORE)
     with sender:
-        rig.wait_progress(50_000, 120)
+        rig.wait_progress(28_000, 120)
         rig.control({"active": "2"})
         rig.wait_records("deployments", 2)
-        rig.wait_progress(500)
+        rig.wait_progress(300)
         rig.control({"action": "backfill", "author": "ann"})
         rig.wait_records("deployments", 3)
-        for _ in range(4):
+        for _ in range(3):
             victim = chance.choice(workers)
             until(partial(on_the_way, victim), 60, what=f"{victim.name} fills", alive=rig.running())
             rig.wait_out(2 * chance.random())
@@ -60,7 +60,7 @@ def test_a_backfill_of_many_sessions_is_exact_whoever_dies_and_is_never_half(rig
             rig.wait_progress(200)
             victim.start().wait_ready()
         wait_filled(rig, 3, 240)
-        rig.wait_progress(500)
+        rig.wait_progress(300)
     rig.wait_predictions(120)
     assert_recounted(rig, since=0)
     rig.assert_exact(repeated=guarantee == "at_least_once", within_s=120)

@@ -94,11 +94,8 @@ def test_whatever_was_refused_in_whatever_order_is_left_out(data: st.DataObject)
     log = Log(
         {SOURCE: [SimpleNamespace(offset=one) for one in offsets], LETTERS: letters}, data.draw(st.integers(1, 7))
     )
-    chunk, bulk.CHUNK = bulk.CHUNK, size
-    try:
+    with patch.object(bulk, "CHUNK", size):
         found = asyncio.run(read(log, [*stops, offsets[-1] + 1], start))
-    finally:
-        bulk.CHUNK = chunk
     assert found == [one for one in offsets if one not in refused and one >= start]
 
 
