@@ -73,6 +73,7 @@ class Keeping(msgspec.Struct, omit_defaults=True):
     features: list[str] = []
     """Session features, as manifests name them."""
     columns: dict[str, Kept] = {}
+    """Those of the rows, and those that rest until the next slice."""
     generations: int = 0
     """How many there have been."""
     fill: Fill | None = None
@@ -114,7 +115,12 @@ class SessionShard(ColumnShard):
             self._relayout()
 
     def folded(self, s: Slice[Any]) -> None:
-        """A slice was folded into the columns of today. Where it is the first to finish, they begin with it."""
+        """A slice was folded into the columns of today. Where it is the first to finish, they begin with it. What it
+        wasn't folded into is over: until then it goes on where somebody asks for it after all, once the store can be
+        read again."""
+        if len(self.keeping.columns) > len(self.aggregates.columns):
+            self.keeping.columns = {name: self.keeping.columns[name] for name in self.aggregates.columns}
+            self._note()
         if self._begins:
             folded = Folded(self.aggregates.columns, f"{s.topic}/{s.partition}/{s.first}", s.oldest)
             s.changed.append((self, (None, folded, None)))
@@ -145,7 +151,7 @@ class SessionShard(ColumnShard):
             self._note()
 
     def _fit(self, aggregates: Aggregates) -> None:
-        """Its columns become those of these aggregates; the ones that it has go on."""
+        """Its columns become those of these aggregates; the ones that it has go on, or rest."""
         keeping, now = self.keeping, int(time.time() * 1e3)
         new = [name for name in aggregates.columns if name not in keeping.columns]
         first = not keeping.columns
@@ -153,7 +159,7 @@ class SessionShard(ColumnShard):
             keeping.generations += 1
         begun = Kept() if first else Kept(keeping.generations, now)
         fresh = {name: msgspec.structs.replace(begun) for name in new}
-        keeping.columns = {name: keeping.columns.get(name) or fresh[name] for name in aggregates.columns}
+        keeping.columns |= fresh
         keeping.features = list(aggregates.features)
         if keeping.fill is not None and not aggregates.read_from.keys() >= set(keeping.fill.features):
             keeping.fill = None
@@ -222,7 +228,7 @@ class SessionShard(ColumnShard):
     def _codec(self) -> RowCodec:
         fill = self.keeping.fill
         self.filling = None if fill is None else Aggregates(_features(fill.features), self.aggregates.ttl_ms)
-        columns = [_stored(name, kept.generation) for name, kept in self.keeping.columns.items()]
+        columns = [_stored(name, self.keeping.columns[name].generation) for name in self.aggregates.columns]
         if fill is None or self.filling is None:
             return RowCodec(tuple(columns), self.aggregates.empty, self._schema)
         beside = [_stored(name, fill.generation) for name in self.filling.columns]
@@ -230,7 +236,7 @@ class SessionShard(ColumnShard):
         return RowCodec((*columns, *beside), empty, self._schema, len(beside))
 
     def _note(self) -> None:
-        columns = self.keeping.columns
+        columns = {name: self.keeping.columns[name] for name in self.aggregates.columns}
         self._begins = any(kept.since is None for kept in columns.values())
         oldest = columns[OLDEST].offset
         self._late = {

@@ -122,7 +122,7 @@ class Partition:
         raw = self.shard.finished(session.encode())
         assert raw is not None
         row = self.shard.row_of(raw)[: self.shard.codec.own]
-        return dict(zip(self.shard.keeping.columns, row.tolist(), strict=True))
+        return dict(zip(self.shard.aggregates.columns, row.tolist(), strict=True))
 
     def assert_recount(self, ttl_ms: float | None = None, of: Sequence[str] | None = None) -> None:
         """Every column is what the fold makes of the observations from the column's beginning on."""
@@ -233,6 +233,25 @@ def test_what_no_model_asks_for_any_more_goes_and_begins_anew_when_one_does(
     partition.finish()
     assert partition.kept("session.last.value").source == "observations/0/4"
     assert np.isnan(partition.columns("b")["last.value"]), "what its row still has is of another life"
+    partition.assert_recount()
+
+
+def test_a_store_that_is_away_when_a_worker_starts_costs_no_aggregate(
+    partition: Partition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SKEW_MS", -module.SKEW_MS)
+    sessions.want(features("session.last.value"))
+    partition.feed(event(1), event(2, "b"))
+    partition.finish()
+    partition.commit()
+    sessions.configure((), None, hot=2)
+    partition.open()
+    partition.commit()  # of something else: no model answers here
+    partition.open()
+    sessions.want(features(*OLD, "session.last.value"))
+    partition.feed(event(3))
+    partition.finish()
+    assert partition.kept("session.last.value").source == "observations/0/0"
     partition.assert_recount()
 
 
