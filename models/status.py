@@ -20,7 +20,7 @@ class Late(msgspec.Struct, omit_defaults=True):
     """Partitions of the worker in which none has come yet."""
 
 
-class Filling(msgspec.Struct, omit_defaults=True):
+class Filling(msgspec.Struct):
     """How far a worker is with the backfill of a model's session features, over its partitions."""
 
     revision: int
