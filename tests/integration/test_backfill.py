@@ -13,11 +13,11 @@ from tests.worker import until
 def test_what_a_version_asks_for_later_begins_under_load_and_a_kill_does_no_harm_to_its_backfill(rig: Rig) -> None:
     worker = rig.worker("a").start()
     rig.deploy("1")
-    sender = rig.sender(rate=800).send(4000)
+    sender = rig.sender(rate=500).send(2000)
     send_refused(rig)
     tally.publish(rig.store, "2", more=MORE)
     with sender:
-        rig.wait_progress(4000)
+        rig.wait_progress(2000)
         rig.control({"active": "2"})
         until(lambda: late_of(worker) == set(MORE), 30, what="it tells since when they count", alive=rig.running())
         assert all(first_of(keeping, MORE[0]) != 0 for keeping in keepings(rig).values())

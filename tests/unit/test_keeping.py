@@ -330,7 +330,7 @@ def test_what_nobody_wants_to_be_filled_any_more_is_given_up(partition: Partitio
     partition.assert_recount()
 
 
-@settings(max_examples=40, deadline=None)  # each opens a RocksDB
+@settings(max_examples=25, deadline=None)  # each opens a RocksDB
 @given(
     events=st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 40), st.integers(-3, 3)), min_size=2, max_size=30),
     cuts=st.tuples(st.floats(0, 1), st.floats(0, 1), st.integers(1, 7)),
@@ -373,7 +373,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)  # each opens a RocksDB
+@settings(max_examples=30, deadline=None)  # each opens a RocksDB
 @given(steps=STEPS)
 def test_whenever_it_is_asked_for_and_whatever_fails_it_is_a_recount_from_its_beginning_on(
     tmp_path_factory: pytest.TempPathFactory, steps: list[list[str] | str]
