@@ -22,6 +22,7 @@ Rows = NDArray[np.intp]
 
 _LAYOUT: Final = RESERVED + b"layout:"
 _NOTE: Final = RESERVED + b"note:"
+_LIFE: Final = "\x1f"
 _HEADER: Final = 8
 """Flags and version as every value has them, then the layout's fingerprint."""
 PORTION: Final = 1000
@@ -72,9 +73,27 @@ class RowCodec:
         version = self.schema.version_of(raw, key)
         columns = layouts[raw[HEADER:_HEADER]]
         if version < self.schema.version:
-            named = self.schema.upgraded(version, dict(zip(columns, values.tolist(), strict=True)), key, _row)
+            named = self._upgraded(version, dict(zip(columns, values.tolist(), strict=True)), key)
             columns, values = tuple(named), np.array(list(named.values()))
         return cast(Floats, self.adopt(columns, values[None])[0])
+
+    def _upgraded(self, version: int, row: dict[str, float], key: bytes | None) -> dict[str, float]:
+        """A row of an older version. Migrations know columns by their names alone, so each life of them goes apart."""
+        today = dict(map(_life, self.columns[: self.own]))
+        beside = _life(self.columns[-1])[1] if self.own < len(self.columns) else None
+        own: dict[str, tuple[str, float]] = {}
+        filled: dict[str, float] = {}
+        for column, value in row.items():
+            name, life = _life(column)
+            if life == beside:
+                filled[name] = value
+            elif name not in own or life == today.get(name):
+                own[name] = life, value
+        named = self.schema.upgraded(version, {name: value for name, (_, value) in own.items()}, key, _row)
+        found = {alive(name, own[name][0] if name in own else today.get(name, "")): named[name] for name in named}
+        if filled and beside is not None:
+            found |= {alive(n, beside): value for n, value in self.schema.upgraded(version, filled, key, _row).items()}
+        return found
 
     def adopt(self, columns: tuple[str, ...], rows: Floats) -> Floats:
         """(n, len(columns)) rows of another layout in this one: columns that it lacks start empty."""
@@ -83,6 +102,17 @@ class RowCodec:
         both = [(known[name], place) for place, name in enumerate(self.columns) if name in known]
         adopted[:, [place for _, place in both]] = rows[:, [place for place, _ in both]]
         return adopted
+
+
+def alive(name: str, life: str | int) -> str:
+    """What rows call a column. One that went and came back has another life: what rows have of the former one must not
+    be taken for it. The first life has no number."""
+    return f"{name}{_LIFE}{life}" if life else name
+
+
+def _life(column: str) -> tuple[str, str]:
+    name, _, life = column.partition(_LIFE)
+    return name, life
 
 
 def _row(migration: Migration, columns: dict[str, float]) -> dict[str, float]:

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from engine.batch import Slice
-from engine.columns import ColumnShard, Floats, RowCodec, layouts, noted
+from engine.columns import ColumnShard, Floats, RowCodec, alive, layouts, noted
 from engine.schema import Schema
 from engine.store import PartitionStore
 from engine.table import Change
@@ -228,10 +228,10 @@ class SessionShard(ColumnShard):
     def _codec(self) -> RowCodec:
         fill = self.keeping.fill
         self.filling = None if fill is None else Aggregates(_features(fill.features), self.aggregates.ttl_ms)
-        columns = [_stored(name, self.keeping.columns[name].generation) for name in self.aggregates.columns]
+        columns = [alive(name, self.keeping.columns[name].generation) for name in self.aggregates.columns]
         if fill is None or self.filling is None:
             return RowCodec(tuple(columns), self.aggregates.empty, self._schema)
-        beside = [_stored(name, fill.generation) for name in self.filling.columns]
+        beside = [alive(name, fill.generation) for name in self.filling.columns]
         empty = np.concatenate([self.aggregates.empty, self.filling.empty])
         return RowCodec((*columns, *beside), empty, self._schema, len(beside))
 
@@ -245,11 +245,6 @@ class SessionShard(ColumnShard):
             if kept.offset is None or (oldest is not None and kept.offset > oldest)
         }
         self.note(NOTE, msgspec.json.encode(self.keeping))
-
-
-def _stored(column: str, generation: int) -> str:
-    """What a column is called in rows: those of another generation must not be taken for it."""
-    return f"{column}\x1f{generation}" if generation else column
 
 
 def _features(names: Iterable[str]) -> list[SessionFeature]:
