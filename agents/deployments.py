@@ -11,8 +11,10 @@ from typing import Any, Final, Literal
 from aiokafka.errors import KafkaError
 from pydantic import TypeAdapter
 
+from agents.backfills import Backfills, filled
 from agents.commands import DETECTORS, pass_on
 from agents.erasures import erase
+from agents.late_features import begins_late, late_features
 from agents.responses import done
 from agents.trials import Trials, alert_of_end
 from core.errors import DecodeError, ModelError, RequestRefusedError, StoreAwayError
@@ -81,13 +83,15 @@ async def _decide(s: Slice[Action], action: Action, store: ModelStore) -> None:
         versions = [] if again else await asyncio.to_thread(store.versions, model)
         accepted = await asyncio.to_thread(judge, model, action, now, versions, record.timestamp, offered)
         known = _known(now)
-        for load in (*accepted.loads, *_fallback(accepted)):
-            if load not in known:
-                # Before it is accepted: what can't go live must not displace what workers start with. What has been
-                # live before isn't tried again: a way back has to be quick.
-                await models.verify(model, *load)
+        # Before it is accepted: what can't go live must not displace what workers start with. What has been live before
+        # isn't tried again: a way back has to be quick.
+        wanted = (*accepted.loads, *_fallback(accepted))
+        tried = [await models.verify(model, *load) for load in wanted if load not in known]
         if not known.issuperset(accepted.loads):
             models.check_room(accepted)
+        if action.action == "backfill":
+            theirs = [load for load in accepted.loads if action.version in (None, load[0])]
+            accepted = filled(accepted, [await models.verify(model, *load) for load in theirs])
     except (RequestRefusedError, ModelError, ValueError) as error:
         log.warning("Control request %s for %s is refused: %s", source, model, error)
         models.refuse(model, str(error))
@@ -96,6 +100,9 @@ async def _decide(s: Slice[Action], action: Action, store: ModelStore) -> None:
     models.refused.pop(model, None)
     deployments[model] = accepted
     s.send(DEPLOYMENTS, model, accepted)
+    for manifest in tried:
+        if late := models.late(manifest):
+            s.send(ALERTS, manifest.identity, begins_late(str(source), manifest.identity, late, record.timestamp))
     if action.action == "respond" and now is not None:
         done(s, model, action, now, accepted)
     if action.figures is not None and now is not None and now.canary is not None and accepted.canary is None:
@@ -156,7 +163,10 @@ class Follower:
         self._displaced: set[str] = set()
         """Models whose newest record on `deployments` is not their deployment."""
         self._trials = Trials(engine, publisher)
+        self._backfills = Backfills(engine)
         engine.models.check(self._want)
+        engine.models.tell_late(lambda manifest: late_features(engine, manifest))
+        engine.models.tell_backfill(self._backfills.progress)
         engine.models.watch(lambda model: self._spawn(self._report()))
 
     async def run(self) -> None:
@@ -168,6 +178,7 @@ class Follower:
         reading = asyncio.create_task(self._feed.run())
         telling = asyncio.create_task(self._tell_figures())
         trying = asyncio.create_task(self._trials.run())
+        filling = asyncio.create_task(self._backfills.run())
         try:
             await self._feed.caught_up.wait()
             for deployment in self._first.values():
@@ -179,10 +190,10 @@ class Follower:
             engine.ready.set()
             for model in sorted(self._displaced):
                 await self._ask_again(model)
-            for ended in asyncio.as_completed((reading, telling, trying)):
+            for ended in asyncio.as_completed((reading, telling, trying, filling)):
                 await ended
         finally:
-            for task in (reading, telling, trying, *self._spawned):
+            for task in (reading, telling, trying, filling, *self._spawned):
                 task.cancel()
 
     async def _needed(self) -> frozenset[SessionFeature]:
@@ -202,10 +213,15 @@ class Follower:
                 return needed
 
     async def _tell_figures(self) -> None:
-        """For ever: while something is on trial, others have to see how it does."""
+        """For ever: while something is on trial, others have to see how it does; and what a feature has to begin with
+        comes when it comes."""
+        models, told = self._engine.models, dict[str, Any]()
         while True:
             await asyncio.sleep(FIGURES_S)
-            if self._engine.models.on_trial:
+            now: dict[str, Any] = {one.identity: models.late(one.manifest) for one in models.versions()}
+            now["backfill"] = self._backfills.all()
+            if models.on_trial or now != told:
+                told = now
                 await self._report()
 
     def _want(self, manifest: Manifest) -> None:

@@ -59,6 +59,10 @@ async def request(connection: Connection, model: str, action: Action, wait_s: fl
         lines.append(
             f"Limits of the canary: {shown(answer.limits)}. `models compare {model}` tells where it stands with them."
         )
+    if action.action == "backfill" and answer.backfill is not None:
+        lines.append(
+            f"What began late of {', '.join(answer.backfill.features)} is filled; `models show {model}` tells how far."
+        )
     return Report(document | {"state": "accepted", "revision": answer.revision, "deployment": deployment}, lines)
 
 

@@ -149,9 +149,11 @@ class Action(BaseModel):
         "reset",
         "acknowledge",
         "resolve",
+        "backfill",
     ] = "deploy"
     """republish: what is deployed is written to `deployments` once more, as it is. respond: does what the deployment
-    declares for a drift. reset: a version's detectors begin anew. acknowledge, resolve: of a condition of a version."""
+    declares for a drift. reset: a version's detectors begin anew. acknowledge, resolve: of a condition of a version.
+    backfill: session features that began later than the sessions are filled from the log."""
     id: str | None = Field(default=None, max_length=200)
     active: Version | None = None
     """Short form of deploying that version."""
@@ -178,6 +180,8 @@ class Action(BaseModel):
     """Of respond: event time, ms since epoch, from which on the stream is another one."""
     until: int | None = Field(default=None, ge=0)
     """Of respond: event time of the answer that decided."""
+    since: int | None = Field(default=None, ge=0, le=253_402_300_799_999)
+    """Of backfill: ms since epoch; observations that were written before are left out."""
     based_on: int | None = Field(default=None, ge=0)
     reason: str | None = Field(default=None, max_length=2000)
     author: str | None = Field(default=None, max_length=200)
@@ -216,6 +220,18 @@ class Canary(BaseModel):
     share: float = Field(gt=0, le=1)
 
 
+class Backfill(BaseModel):
+    """Session features that each partition's owner fills from the log."""
+
+    model_config = ConfigDict(frozen=True)
+
+    revision: int = Field(ge=1)
+    """Of the model, that asked for it."""
+    features: tuple[str, ...]
+    since: int | None = None
+    """ms since epoch: observations that were written before are left out. Absent: from the oldest that there is."""
+
+
 class Deployment(BaseModel):
     """The accepted state of one model, as `deployments` holds it."""
 
@@ -237,6 +253,8 @@ class Deployment(BaseModel):
     response: Response | None = None
     preset: Literal["default", "classic"] = "default"
     low_alerts: float = 0
+    backfill: Backfill | None = None
+    """The newest that was asked for."""
     since: int
     """ms since epoch: the time of the request that led here."""
     author: str | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,10 +11,14 @@ import msgspec
 
 from core.events import Deployment
 from models.exchange import Exchange
+from models.manifest import Manifest
 from models.precision import FP32
 from models.routing import Routing
+from models.status import Filling, Late
 from models.swap import Course, Stage
 from models.version import LiveVersion, Load
+
+LateOf = Callable[[Manifest], Mapping[str, Late]]
 
 
 @dataclass(slots=True)
@@ -40,13 +45,13 @@ class Deployed:
         drain = [version for version in self.draining if version.course.stage is Stage.DRAINING]
         return [*self.routing, *(self.exchange.kept if self.exchange else ()), *drain]
 
-    def status(self) -> dict[str, Any]:
-        """What model-status says of it."""
+    def status(self, late: LateOf, filling: Filling | None) -> dict[str, Any]:
+        """What model-status says of it. late: of a version, what began late; filling: the backfill under way."""
         routing, loading, deployment = self.routing, self.loading, self.wanted
         shown = {
-            **(_told(routing.active) if routing.active else {}),
-            "canary": routing.canary and _told(routing.canary) | {"share": routing.share},
-            "shadow": [_told(shadow) for shadow in routing.shadows] or None,
+            **(_told(routing.active, late) if routing.active else {}),
+            "canary": routing.canary and _told(routing.canary, late) | {"share": routing.share},
+            "shadow": [_told(shadow, late) for shadow in routing.shadows] or None,
             "revision": deployment.revision,
             "wanted": deployment.active,
             "frozen": deployment.frozen or None,
@@ -54,6 +59,7 @@ class Deployed:
             "draining": [v.version for v in self.draining if v.course.stage is Stage.DRAINING] or None,
             "held": self.exchange is not None or None,
             "error": self.error,
+            "backfill": filling and msgspec.to_builtins(filling),
         }
         return {name: value for name, value in shown.items() if value is not None}
 
@@ -73,7 +79,7 @@ def _coming(course: Course) -> dict[str, Any]:
     return {name: value for name, value in shown.items() if value is not None}
 
 
-def _told(version: LiveVersion) -> dict[str, Any]:
+def _told(version: LiveVersion, late: LateOf) -> dict[str, Any]:
     course = version.course
     shown = {
         "version": version.version,
@@ -83,5 +89,6 @@ def _told(version: LiveVersion) -> dict[str, Any]:
         "precision": None if version.precision == FP32 else version.precision,
         "memory_bytes": version.memory,
         "figures": msgspec.to_builtins(version.figures),
+        "late_features": {name: msgspec.to_builtins(one) for name, one in late(version.manifest).items()} or None,
     }
     return {name: value for name, value in shown.items() if value is not None}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from models.loading import Loader, whole
 from models.manifest import Manifest
 from models.precision import FP32
 from models.routing import Routing
+from models.status import Filling, Late
 from models.store import ModelStore
 from models.swap import Course, Stage
 from models.verifier import Verifier, patience
@@ -61,6 +62,8 @@ class LiveModels:
         self._default = default
         self._models: dict[str, Deployed] = {}
         self._watchers: list[Callable[[str], None]] = []
+        self._late: Callable[[Manifest], Mapping[str, Late]] = lambda manifest: {}
+        self._backfill: Callable[[Deployment], Filling | None] = lambda deployment: None
         self._changed = asyncio.Event()
         self.ended = Counter[tuple[str, str]]()
         """(model, verdict) -> canaries that this worker, their judge, has seen end by their limits."""
@@ -85,6 +88,18 @@ class LiveModels:
         self.refused[name] = why
         if len(self.refused) > REFUSED:
             del self.refused[next(iter(self.refused))]
+
+    def tell_late(self, late: Callable[[Manifest], Mapping[str, Late]]) -> None:
+        """Which session features of a version began later than the sessions themselves: status() tells it."""
+        self._late = late
+
+    def tell_backfill(self, progress: Callable[[Deployment], Filling | None]) -> None:
+        """How far the backfill of a deployment is here: status() tells it."""
+        self._backfill = progress
+
+    def late(self, manifest: Manifest) -> Mapping[str, Late]:
+        """The same, of this worker's partitions."""
+        return self._late(manifest)
 
     def watch(self, callback: Callable[[str], None]) -> None:
         """Calls back with a model's name after each change of who answers for it, and after each failed load."""
@@ -155,14 +170,16 @@ class LiveModels:
             paired="min_agreement" in deployment.limits,
         )
 
-    async def verify(self, name: str, version: str, precision: str = FP32) -> None:
+    async def verify(self, name: str, version: str, precision: str = FP32) -> Manifest:
         """Tries a version as a deployment would, and lets it go. Raises the ModelError that the deployment would meet.
 
         A version that computes here has passed already.
         """
         model = self._models.get(name)
-        if model is None or all(loaded.load != (version, precision) for loaded in model.loaded):
-            await self.loader.tried(name, (version, precision), Course(f"{name}@{version}"))
+        for loaded in model.loaded if model is not None else ():
+            if loaded.load == (version, precision):
+                return loaded.manifest
+        return await self.loader.tried(name, (version, precision), Course(f"{name}@{version}"))
 
     def check_room(self, deployment: Deployment) -> None:
         """Raises NoRoomError when not all of a deployment can be held beside the other models on a device like this
@@ -372,6 +389,10 @@ class LiveModels:
         """Models with a canary or a shadow, whose figures are worth following."""
         return sorted(name for name, model in self._models.items() if model.routing.canary or model.routing.shadows)
 
+    def deployments(self) -> list[Deployment]:
+        """The newest of each model."""
+        return [model.wanted for _, model in sorted(self._models.items())]
+
     def wanted(self, name: str) -> Deployment | None:
         """The newest deployment of a model."""
         model = self._models.get(name)
@@ -384,7 +405,9 @@ class LiveModels:
 
     def status(self) -> dict[str, dict[str, Any]]:
         """What model-status says of each model: version, role, since, revision; loading, draining, error if any."""
-        return {name: model.status() for name, model in sorted(self._models.items())}
+        return {
+            name: model.status(self._late, self._backfill(model.wanted)) for name, model in sorted(self._models.items())
+        }
 
     def close(self) -> None:
         """Retires every version; each is freed when the last who holds it lets go."""

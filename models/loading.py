@@ -79,15 +79,16 @@ class Loader:
         """Whether there is an account of the device's memory: on the CPU nobody needs one."""
         return self.device.runs_on != "cpu" or self.device.memory.limit is not None
 
-    async def tried(self, name: str, load: Load, course: Course) -> None:
+    async def tried(self, name: str, load: Load, course: Course) -> Manifest:
         """Has a version do all that it must before it goes live, and lets it go. Raises ModelError."""
         folder = await self.candidate(name, load, course)
         if self.verifier is not None:
-            return
+            return folder.manifest
         async with self.turn():
             roomy = self.device.memory.fits(self.need(folder, load[1]))
             device, share = (self.device, self.share(folder, load[1])) if roomy else (Device.of("cpu"), None)
             (await Runtime.load(folder, device, self.thread, precision=load[1], share=share)).close()
+        return folder.manifest
 
     def need(self, folder: ModelFolder, precision: str) -> int:
         """Bytes of the device that a candidate will take."""

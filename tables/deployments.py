@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from core.errors import ModelError, RequestRefusedError
-from core.events import Action, Canary, Deployment
+from core.events import Action, Backfill, Canary, Deployment
 from engine.table import Table
 from models.limits import unknown
 from models.precision import FP32, Precision, chosen, named
@@ -61,8 +61,8 @@ class _Judge:
         self._offers = offers
 
     def decided(self) -> Deployment:
+        self._refuse_wrong()
         action = self._action
-        self._check()
         match action.action:
             case "deploy" | "promote":
                 return self._promoted()
@@ -80,13 +80,13 @@ class _Judge:
                 return self._responded()
             case "republish":
                 return self._unchanged()
+            case "backfill":
+                return self._filling()
             case other:
                 raise RequestRefusedError(f"action {other!r} is none of a model's")
 
-    def _check(self) -> None:
-        """What no request may be, whatever it asks for."""
-        action = self._action
-        revision = self._now.revision if self._now else 0
+    def _refuse_wrong(self) -> None:
+        action, revision = self._action, self._now.revision if self._now else 0
         if action.based_on is not None and action.based_on != revision:
             raise RequestRefusedError(
                 f"the request is based on revision {action.based_on} of {self._model}, which is at {revision}: look "
@@ -179,7 +179,7 @@ class _Judge:
     def _unloaded(self) -> Deployment:
         now, version = self._deployed(), self._action.version
         if version in (None, now.active):
-            return self._next(active=None, previous=now.active, canary=None, shadow=())
+            return self._next(active=None, previous=now.active, canary=None, shadow=(), backfill=None)
         if version not in now.versions:
             raise RequestRefusedError(f"{self._model}@{version} isn't deployed: nothing of it is loaded")
         if version == _of_canary(now):
@@ -204,6 +204,16 @@ class _Judge:
             shadow = tuple(one for one in now.shadow if one != now.fallback)
             changes |= {"active": now.fallback, "previous": now.active, "canary": canary, "shadow": shadow}
         return self._next(**changes, response=now.response)
+
+    def _filling(self) -> Deployment:
+        """Which features that is, whoever has the manifests says."""
+        now, since = self._deployed(), self._action.since
+        if since is not None and since > self._ts:
+            raise RequestRefusedError("observations that are still to come need no backfill: name a time in the past")
+        if self._action.version not in (None, *now.versions):
+            raise RequestRefusedError(f"{self._model}@{self._action.version} isn't deployed: deploy it first")
+        revision = now.revision + 1
+        return self._next(backfill=Backfill(revision=revision, features=(), since=since))
 
     def _unchanged(self) -> Deployment:
         if self._now is None:

@@ -58,10 +58,12 @@ class ModelRequest(Action):
         "freeze",
         "unfreeze",
         "unload",
+        "backfill",
         "reset",
         "acknowledge",
         "resolve",
     ] = "deploy"
+    since: Annotated[int, Field(ge=0, le=253_402_300_799_999), BeforeValidator(_whole)] | None = None
     based_on: Annotated[int, Field(ge=0), BeforeValidator(_whole)] | None = None
     figures: None = None
     """Limits alone give them."""
