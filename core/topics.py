@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any, Final, Generic, TypeVar
 
 from core.events import Action, Alert, Deployment, ModelStatus, Observation, Prediction, Retrain
+from core.messages import Message, Reply
 
 E = TypeVar("E")
 
@@ -78,6 +79,8 @@ OBSERVATIONS: Final = TopicSpec("observations", "session", Observation, Directio
 CONTROL: Final = TopicSpec("control", "model", Action, Direction.IN, headers=TRACE)
 DEPLOYMENTS: Final = TopicSpec("deployments", "model", Deployment, Direction.OUT, Cleanup.COMPACT, headers=MADE)
 PREDICTIONS: Final = TopicSpec("predictions", "session", Prediction, Direction.OUT, headers=MADE)
+MESSAGES: Final = TopicSpec("messages", "session", Message, Direction.IN, headers=TRACE)
+REPLIES: Final = TopicSpec("replies", "session", Reply, Direction.OUT, headers=MADE)
 ALERTS: Final = TopicSpec("alerts", "subject", Alert, Direction.OUT, headers=MADE)
 DEAD_LETTERS: Final = TopicSpec(
     "dead-letters",
@@ -107,9 +110,11 @@ MODEL_STATUS: Final = TopicSpec("model-status", "worker", ModelStatus, Direction
 
 ALL: Final[tuple[TopicSpec[Any], ...]] = (
     OBSERVATIONS,
+    MESSAGES,
     CONTROL,
     DEPLOYMENTS,
     PREDICTIONS,
+    REPLIES,
     ALERTS,
     DEAD_LETTERS,
     LATE,
