@@ -13,7 +13,7 @@ Speaker = Literal["user", "system", "developer", "assistant", "tool"]
 """Who says something. `developer` is OpenAI's newer word for `system`."""
 
 Finish = Literal["stop", "length", "cancelled", "timeout", "refused"]
-"""Why a reply ends: the model ended it, it may not be longer, somebody or the clock stopped it, or it was never made."""
+"""Why a reply ends: the model ended it, it may not be longer, somebody or the clock stopped it, it was never made."""
 
 
 class Said(msgspec.Struct, gc=False):
