@@ -34,7 +34,7 @@ class Generation(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True)
     top_k: Annotated[int, Meta(ge=0)] | None = None
     min_p: Annotated[float, Meta(ge=0, lt=1)] | None = None
     repetition_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
-    seed: Annotated[int, Meta(ge=-(2**63), lt=2**63)] | None = None
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
     """By default one made of the message's own place, so that a replay draws the same."""
     stop: Annotated[list[Annotated[str, Meta(min_length=1, max_length=200)]], Meta(max_length=16)] | None = None
     """Texts that end the reply; they aren't part of it."""
