@@ -219,7 +219,7 @@ class Chat:
             await writing.end(finish, text=text, why=why, model=model, usage=usage, context=context)
 
     def _stop(self, s: Slice[Message], room: _Room, message: Message) -> None:
-        """Stops a reply, or keeps it from being begun; the wish itself is answered with the end of what was before it."""
+        """Stops a reply, or keeps it from being begun; the wish itself is answered once what was before it is."""
         place = (message.session, message.cancel or "")
         why = None
         if (generation := room.made.get(place)) is not None:

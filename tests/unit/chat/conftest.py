@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, Self
+from typing import Any
 
 from agents.chat import chat
 from core.messages import Message, Reply
@@ -30,7 +29,9 @@ class Talk:
     def message(self, session: str, text: str, **more: Any) -> Message:
         """The next message: each is a second later than the one before."""
         self._said += 1
-        return Message(**{"id": f"m{self._said}", "session": session, "ts": TS + 1000 * self._said, "text": text, **more})
+        return Message(
+            **{"id": f"m{self._said}", "session": session, "ts": TS + 1000 * self._said, "text": text, **more}
+        )
 
     async def say(self, session: str, text: str, **more: Any) -> Message:
         """Sends it."""

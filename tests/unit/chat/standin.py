@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -73,7 +72,10 @@ class StandIn(Decoder):
     async def _make(self, generation: Generation, before: asyncio.Task[None] | None) -> None:
         turn = generation.turn
         held = self.held_tokens.get(turn.session, ())
-        cached = next((i for i, (a, b) in enumerate(zip(held, turn.tokens, strict=False)) if a != b), min(len(held), len(turn.tokens)))
+        cached = next(
+            (i for i, (a, b) in enumerate(zip(held, turn.tokens, strict=False)) if a != b),
+            min(len(held), len(turn.tokens)),
+        )
         finish = Finish.STOP
         try:
             if before is not None:
@@ -143,5 +145,3 @@ def live(models: LiveModels, decoder: StandIn, name: str = "parrot") -> LiveVers
     models._flip(model, Routing(name, version))
     models._tell(name)
     return version
-
-

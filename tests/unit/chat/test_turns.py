@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from core.messages import Message
 from core.topics import MESSAGES, REPLIES
-from tests.unit.chat.conftest import TS, talking
+from tests.unit.chat.conftest import talking
 from tests.unit.chat.standin import END, StandIn, spelled
 
 
@@ -43,7 +42,10 @@ async def test_the_next_turn_is_asked_with_all_that_was_said_and_computes_its_ow
         assert second.usage.cached_tokens == first.usage.prompt_tokens + first.usage.completion_tokens
         context = talk.context("ann")
         assert context is not None
-        assert [[one.text for one in turn.said] for turn in context.turns] == [["one", first.text], ["two", second.text]]
+        assert [[one.text for one in turn.said] for turn in context.turns] == [
+            ["one", first.text],
+            ["two", second.text],
+        ]
 
 
 async def test_turns_of_a_session_follow_each_other_while_sessions_run_at_the_same_time() -> None:
@@ -192,11 +194,11 @@ async def test_a_reply_of_a_version_that_has_gone_goes_on_with_its_text() -> Non
 
 
 async def test_an_erased_session_is_forgotten_and_its_turn_at_work_is_done_anew() -> None:
+    from agents.chat import chat
     from agents.deployments import decide
     from core.events import Action
     from core.topics import CONTROL
     from engine.testing import in_memory
-    from agents.chat import chat
     from tables.answers import answers
     from tables.contexts import contexts
     from tables.deployments import deployments
@@ -221,5 +223,3 @@ async def test_an_erased_session_is_forgotten_and_its_turn_at_work_is_done_anew(
         assert [turn.said[0].text for turn in context.turns] == ["and now"]
         assert set(trial.values(answers)) == {"3:ann/m2"}
         model.close()
-
-
