@@ -50,5 +50,7 @@ class Language(_Part):
     """Any of them ends a reply."""
     begin_token: Token | None = None
     """For the template's bos_token."""
+    begins: bool = False
+    """Whether every context starts with it, also where the template doesn't write it."""
     defaults: Defaults = Defaults()
     golden: tuple[GoldenReply, ...] = ()

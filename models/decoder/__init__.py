@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from models.decoder.blocks import BLOCK, Blocks
 from models.decoder.decoder import Decoder, Sizes
+from models.decoder.figures import Figures
 from models.decoder.generation import Generation
 from models.decoder.message import Message
 from models.decoder.turn import Finish, Piece, Sampling, Turn, Usage
@@ -12,6 +13,7 @@ __all__ = [
     "BLOCK",
     "Blocks",
     "Decoder",
+    "Figures",
     "Finish",
     "Generation",
     "Message",

@@ -17,22 +17,21 @@ class Generation:
             ...
         generation.usage
 
-    Iterating raises GenerationError when the turn failed. Who stops iterating should cancel().
+    Iterating raises what the turn failed of: GenerationError, SamplingError. Who stops iterating should cancel().
     """
 
-    def __init__(self, turn: Turn, cancel: Callable[[Generation], None]) -> None:
+    def __init__(self, turn: Turn, cancel: Callable[[Generation], None], ended: Callable[[Generation], None]) -> None:
         self.turn = turn
         self.tokens: list[int] = list(turn.given)
         """All of the reply's tokens so far, those given included."""
         self.text = ""
-        """All text that was streamed, without that of the given tokens."""
+        """All text so far, without that of the given tokens."""
         self.usage: Usage | None = None
         """There from the end on, before the stream ends; None after a failure."""
-        self.cancelled = False
-        self._cancel = cancel
+        self.ended = asyncio.Event()
+        self._cancel, self._on_end = cancel, ended
         self._pieces: deque[Piece] = deque()
         self._error: Exception | None = None
-        self._ended = False
         self._wake = asyncio.Event()
 
     def __aiter__(self) -> AsyncIterator[Piece]:
@@ -42,14 +41,14 @@ class Generation:
         while not self._pieces:
             if self._error is not None:
                 raise self._error
-            if self._ended:
+            if self.ended.is_set():
                 raise StopAsyncIteration
             self._wake.clear()
             await self._wake.wait()
         return self._pieces.popleft()
 
     async def result(self) -> Usage:
-        """Waits for the end; pieces that nobody takes are joined in `text` and `tokens`. Raises as iterating does."""
+        """Waits for the end; `text` and `tokens` are whole then. Raises as iterating does."""
         async for _ in self:
             pass
         assert self.usage is not None
@@ -57,9 +56,7 @@ class Generation:
 
     def cancel(self) -> None:
         """Ends the reply as it is, within a tick; its stream ends with finish "cancelled". Twice is as once."""
-        if not self._ended:
-            self.cancelled = True
-            self._cancel(self)
+        self._cancel(self)
 
     # -- from the decoder, on this generation's loop -------------------------------------------------------------------
 
@@ -72,9 +69,10 @@ class Generation:
 
     def end(self, outcome: Usage | Exception) -> None:
         """Nothing follows."""
-        self._ended = True
         if isinstance(outcome, Exception):
             self._error = outcome
         else:
             self.usage = outcome
+        self.ended.set()
         self._wake.set()
+        self._on_end(self)
