@@ -113,14 +113,15 @@ class Chat:
         elif s.first in room.refused:
             room.refused.discard(s.first)
             why = f"{self._settings.chat_waiting} messages of this session wait for their turn already"
-            await self._in_turn(s, room, message, why)
+            await self._in_turn(s, room, message, ("BusyError", why))
         else:
             try:
                 await self._in_turn(s, room, message, self._mistake(message))
             finally:
                 room.waiting[message.session] -= 1
 
-    async def _in_turn(self, s: Slice[Message], room: _Room, message: Message, mistake: str | None) -> None:
+    async def _in_turn(self, s: Slice[Message], room: _Room, message: Message, mistake: tuple[str, str] | None) -> None:
+        """mistake: why it isn't answered, as the class of an error and in words."""
         known = answers.get(answers.place(message.session, message.id))
         if known is not None and known.source != str(s.source(0)):
             if known.reply is not None and known.reply.finish in WHOLE:
@@ -134,7 +135,7 @@ class Chat:
             elif (message.session, message.id) in room.unwanted:
                 await writing.end("cancelled", text="", source="rule", why="it was cancelled before its turn came")
             elif mistake is not None:
-                await writing.end("refused", text="", source="rule", why=mistake)
+                await writing.end("refused", text="", source="rule", error=mistake[0], why=mistake[1])
             else:
                 await self._try(writing, room)
 
@@ -144,22 +145,23 @@ class Chat:
         except (TaskError, FatalError):
             raise
         except NoModelError as error:
-            await writing.end("timeout", text="", source="rule", why=str(error))
+            await writing.end("timeout", text="", source="rule", error=type(error).__name__, why=str(error))
         except HomunculusError as error:
             log.warning("%s is not answered: %s", writing.source, error)
-            await writing.end("refused", text=writing.answer.text, source="rule", why=str(error))
+            await _refuse(writing, type(error).__name__, str(error))
         except Exception:  # a fault of ours: somebody waits for a reply, and somebody else has to see the record
-            await writing.end("refused", text=writing.answer.text, source="rule", why=OUR_FAULT)
+            await _refuse(writing, "WorkerError", OUR_FAULT)
             raise
 
-    def _mistake(self, message: Message) -> str | None:
+    def _mistake(self, message: Message) -> tuple[str, str] | None:
         """What is wrong with a message by itself."""
         limit = self._settings.chat_max_text
         longest = max([len(message.text), *(len(said.text) for said in message.history or ())])
         if longest > limit:
-            return f"a text of {longest} characters is too long: {limit} are taken (HOMUNCULUS_CHAT_MAX_TEXT)"
+            why = f"a text of {longest} characters is too long: {limit} are taken (HOMUNCULUS_CHAT_MAX_TEXT)"
+            return "MessageError", why
         if not message.text.strip():
-            return "the message has no text"
+            return "MessageError", "the message has no text"
         return None
 
     async def _make(self, writing: Writing, room: _Room) -> None:
@@ -248,6 +250,10 @@ def _unanswered(s: Slice[Message]) -> list[Message]:
     """Messages of its partition that wait or are answered."""
     others = (other for other in s.task.unfinished() if other.topic == s.topic and not other.done)
     return [event for other in others for event in other.events]
+
+
+async def _refuse(writing: Writing, error: str, why: str) -> None:
+    await writing.end("refused", text=writing.answer.text, source="rule", error=error, why=why)
 
 
 async def _submit(speaker: Speaker, turn: Turn, until: float, s: Slice[Message]) -> Generation:

@@ -18,7 +18,6 @@ from engine.batch import Slice
 from engine.engine import Engine
 from models.decoder.decoder import Decoder
 from models.decoder.turn import Sampling
-from models.live import LiveModels
 from models.version import LiveVersion
 from tables.answers import Answer
 from tables.contexts import Context, unpacked
@@ -118,7 +117,7 @@ class Speakers:
 
     def names(self) -> list[str]:
         """Language models that answer, sorted."""
-        return speaking(self._models)
+        return list(self._models.decoders())
 
     def _only(self) -> str:
         names = self.names()
@@ -127,9 +126,3 @@ class Speakers:
         if not names:
             raise NoModelError("no language model is live on this worker yet; publish one to control")
         return names[0]
-
-
-def speaking(models: LiveModels) -> list[str]:
-    """The language models that answer on a worker, sorted."""
-    live = {name: models.get(name) for name in models.models()}
-    return [name for name, version in live.items() if version is not None and isinstance(version.engine, Decoder)]

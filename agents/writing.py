@@ -78,11 +78,13 @@ class Writing:
         text: str,
         source: Literal["model", "rule"] = "model",
         why: str | None = None,
+        error: str | None = None,
         model: tuple[str, str] | None = None,
         usage: Usage | None = None,
         context: Context | None = None,
     ) -> None:
-        """The final reply, with the session's context as it is now, if it has changed. model: name and version."""
+        """The final reply, with the session's context as it is now, if it has changed. model: name and version. error:
+        class of what is wrong."""
         message = self.message
         reply = Reply(
             id=f"{self.source}/{len(self.answer.ends)}",
@@ -97,6 +99,7 @@ class Writing:
             version=model[1] if model else None,
             finish=finish,
             why=why,
+            error=error,
             usage=usage or Usage(),
         )
         with self.s.ahead():

@@ -113,6 +113,8 @@ class Reply(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Of final ones."""
     why: str | None = None
     """Where there is no whole answer: what was wrong, or which limit ended it."""
+    error: str | None = None
+    """Class of what was wrong, for programs; where it is refused."""
     usage: Usage | None = None
     """Of final ones."""
     citations: list[dict[str, Any]] = []

@@ -146,6 +146,14 @@ class Settings(BaseSettings):
     """What a reply may take, from when its turn has come; then it ends as it is."""
     chat_waiting: PositiveInt = 100
     """Messages of one session that may wait for their turn; what comes beyond is refused in words."""
+    chat_slots: PositiveInt = 8
+    """Sessions whose attention state is in memory at once, which is how many are answered at once; the others' waits on
+    disk, or is computed anew."""
+    chat_context: PositiveInt = 2048
+    """Tokens of a context and its reply, at most; models may take less. Memory: slots times this times what a token
+    takes (46 KB in SmolLM2-135M), as far as it is used."""
+    chat_threads: PositiveInt | None = None
+    """Of a language model. Default: one less than there are processors, so that the event loop has its own."""
     chat_exact: bool = False
     """Sessions' attention state is kept in fp32: twice the bytes of fp16, and replies that don't depend on when a
     session had to make room for others."""

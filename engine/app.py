@@ -39,9 +39,11 @@ from engine.table import Table
 from engine.timed import TimedTable
 from engine.transport import Transport
 from engine.watchdog import Watchdog
+from models.decoder.decoder import Sizes
 from models.device import Device
 from models.inference import InferenceThread
 from models.live import LiveModels
+from models.loading import Talking
 from models.store import ModelStore
 from models.verifier import Verifier
 
@@ -277,6 +279,7 @@ def create_app(settings: Settings, background: Iterable[Background] = ()) -> App
         settings.default_model,
         aside=InferenceThread("shadow", nice=SHADOW_NICE),
         verifier=Verifier(settings.device),
+        talking=Talking(Sizes(settings.chat_slots, settings.chat_context, threads=settings.chat_threads)),
     )
     return App(settings, models, declared, background)
 

@@ -14,11 +14,13 @@ import msgspec
 
 from core.errors import ModelError, NoModelError, UnknownModelError
 from core.events import Deployment
+from models.decoder.decoder import Decoder
 from models.device import Device
 from models.features import SessionFeature
 from models.folder import ModelFolder
 from models.inference import InferenceThread
-from models.manifest import Manifest
+from models.loading import Talking, load
+from models.manifest import Kind, Manifest
 from models.routing import Routing
 from models.runtime import Runtime
 from models.store import ModelStore
@@ -40,6 +42,11 @@ class _Model:
     routing: Routing = field(default_factory=Routing)
     loading: Course | None = None
     draining: list[LiveVersion] = field(default_factory=list)
+
+    @property
+    def kind(self) -> Kind | None:
+        """None before the first of its versions has been loaded here."""
+        return next((version.manifest.kind for version in self.loaded), None)
 
     @property
     def loaded(self) -> list[LiveVersion]:
@@ -68,15 +75,17 @@ class LiveModels:
         default: str | None = None,
         aside: InferenceThread | None = None,
         verifier: Verifier | None = None,
+        talking: Talking | None = None,
     ) -> None:
         """default: the model of events that name none; without it, the only one that is deployed. aside: where
         shadows compute; without it, among the others. verifier: tries what is to be loaded first; without it, that
-        is tried here."""
+        is tried here. talking: what language models have here."""
         self.store = store
         self.verifier = verifier
         self._device = device
         self._thread = thread
         self._aside = aside
+        self._talking = talking or Talking()
         self._default = default
         self._models: dict[str, _Model] = {}
         self._checks: list[Callable[[Manifest], None]] = []
@@ -184,10 +193,10 @@ class LiveModels:
             await self.verifier.check(folder, hurry=not self._thread.load.joined)
         return folder
 
-    async def _runtime(self, name: str, version: str, course: Course) -> Runtime:
+    async def _runtime(self, name: str, version: str, course: Course) -> Runtime | Decoder:
         folder = await self._candidate(name, version, course)
-        return await Runtime.load(
-            folder, self._device, self._thread, aside=self._aside, warming=lambda: course.to(Stage.WARMING)
+        return await asyncio.to_thread(
+            load, folder, self._device, self._thread, self._aside, lambda: course.to(Stage.WARMING), self._talking
         )
 
     async def _load(self, model: _Model, name: str, version: str) -> LiveVersion:
@@ -229,9 +238,12 @@ class LiveModels:
         NoModelError when the model is deployed but not live yet, or the event names none and the default, or any
         model, is still to come: such events may wait.
         """
-        deployed = self.deployed()
+        kinds = {model: self._models[model].kind for model in self.deployed()}
+        deployed = [model for model, kind in kinds.items() if kind is None or kind.scores]
         if name is not None and name not in deployed:
             raise UnknownModelError(name, deployed)
+        # What has never been loaded here may be a language model: once another one answers, none is meant by no name.
+        deployed = [model for model in deployed if kinds[model] is not None] or deployed
         wanted = name or self._default or (deployed[0] if len(deployed) == 1 else None)
         if wanted is None and deployed:
             raise UnknownModelError(None, deployed)
@@ -240,6 +252,17 @@ class LiveModels:
         if self.get(wanted) is None:
             raise NoModelError(self._why_not(wanted))
         return wanted
+
+    def decoders(self) -> dict[str, LiveVersion]:
+        """The language models that answer, by name; the version's engine is a Decoder. Hold it while it answers."""
+        live = ((name, self._models[name].routing.active) for name in self.models())
+        return {name: one for name, one in live if one is not None and isinstance(one.engine, Decoder)}
+
+    async def forget(self, session: str) -> None:
+        """Drops what language models have of a session."""
+        for version in self.versions():
+            if isinstance(version.engine, Decoder):
+                await version.engine.forget(session)
 
     def get(self, name: str) -> LiveVersion | None:
         """The active version now, or None. To compute on it, hold it with `using`."""

@@ -35,6 +35,8 @@ class Answer(msgspec.Struct, omit_defaults=True):
     """Where the parts that were sent, or are about to be, end in the text."""
     worker: str = ""
     """Who makes it."""
+    slot: int = -1
+    """Where that worker has the session's attention state."""
     reply: Reply | None = None
     """The final one: from here on nothing is generated for this message any more."""
     told: bool = False
