@@ -190,7 +190,7 @@ class Chat:
             place = (message.session, message.id)
             room.made[place] = generation
             try:
-                await writing.follow(generation, speaker.decoder.identity)
+                await writing.follow(generation, speaker.decoder)
             except BaseException:
                 generation.cancel()
                 raise

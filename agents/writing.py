@@ -13,6 +13,7 @@ from core.messages import Finish, Message, Reply, Usage
 from core.topics import REPLIES
 from engine.batch import Slice, current_slice
 from engine.watches import Change
+from models.decoder.decoder import Decoder
 from models.decoder.generation import Generation
 from tables.answers import KEPT_MS, Answer, answers
 from tables.contexts import Context, contexts, packed
@@ -50,7 +51,7 @@ class Writing:
     def __exit__(self, *_: object) -> None:
         self._follows.close()
 
-    async def follow(self, generation: Generation, identity: str) -> None:
+    async def follow(self, generation: Generation, decoder: Decoder) -> None:
         """Sends what is made as it is made, behind what was recorded before. Returns at the end; raises what the
         generation raises, and TaskError where the partition has moved on."""
         before = self.answer.text
@@ -63,11 +64,12 @@ class Writing:
             text = before + generation.text
             answer = msgspec.structs.replace(
                 self.answer,
-                identity=identity,
+                identity=decoder.identity,
                 tokens=packed(generation.tokens),
                 text=text,
                 ends=[*self.answer.ends, len(text)] if len(text) > len(self.answer.text) else self.answer.ends,
                 worker=self.s.task.engine.name,
+                slot=-1 if (slot := decoder.slot(self.message.session)) is None else slot,
             )
             await self._step(answer)
 

@@ -176,6 +176,10 @@ class Decoder:
         """The tokens whose KV is in the session's slot."""
         return await self._ask(partial(self._loop.held, session))
 
+    def slot(self, session: str) -> int | None:
+        """Where the session's KV is in memory. Read beside the thread that moves it, so for people alone."""
+        return self._loop.slot(session)
+
     async def save(self, session: str) -> int:
         """Keeps a session's whole blocks of 64 tokens now. Returns the number of tokens that they hold.
 

@@ -103,6 +103,11 @@ class Loop:
         resident = self._keeper.residents.get(session)
         return () if resident is None else tuple(resident.tokens.tolist())
 
+    def slot(self, session: str) -> int | None:
+        """The session's slot; from any thread."""
+        resident = self._keeper.residents.get(session)
+        return None if resident is None else resident.slot
+
     # -- a tick --------------------------------------------------------------------------------------------------------
 
     def _obey(self) -> None:

@@ -58,6 +58,7 @@ class Work:
         for token in self.turn.given:
             self._accept(token)
             if self.finish is not None:
+                self._stops.rest()  # was told with the last of them
                 break
         self._fresh, self._text = [], ""
 

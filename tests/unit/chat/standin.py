@@ -63,7 +63,7 @@ class StandIn(Decoder):
         if len(turn.tokens) >= self.window:
             raise ContextTooLongError("no room")
         self.turns.append(turn)
-        generation = Generation(turn, lambda one: self._tasks[one].cancel())
+        generation = Generation(turn, lambda one: self._tasks[one].cancel(), lambda one: None)
         before = self._last.get(turn.session)
         task = asyncio.create_task(self._make(generation, before))
         self._tasks[generation] = self._last[turn.session] = task
@@ -107,6 +107,9 @@ class StandIn(Decoder):
                 total_s=0.002,
             )
         )
+
+    def slot(self, session: str) -> int | None:
+        return 0
 
     def close(self) -> None:
         for task in self._tasks.values():
