@@ -55,8 +55,9 @@ class Writing:
         """Sends what is made as it is made, behind what was recorded before. Returns at the end; raises what the
         generation raises, and TaskError where the partition has moved on."""
         before = self.answer.text
-        if not self._exact:
-            self._tell_parts(0)  # what was recorded may not have been told
+        if not self._exact and self.answer.ends:  # what was recorded may not have been told
+            await self._committed()
+            self._tell_parts(0)
         async for _ in generation:
             if self.s.stale:
                 generation.cancel()
@@ -162,8 +163,11 @@ class Writing:
             s.send(REPLIES, self.message.session, reply)
 
     async def _committed(self) -> None:
-        """Returns once a commit has what was put last."""
+        """Returns once a commit has what was put last, which may be long ago."""
         assert self._changes is not None
+        stored = self.s.task.shard(answers.name).stored(answers.encode_key(self._place))
+        if stored is not None and answers.decode(stored) == self.answer:
+            return
         async for raw, _ in self._changes:
             if raw is not None and answers.decode(raw) == self.answer:
                 return

@@ -6,13 +6,13 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
 
-from core.errors import ModelError, NoModelError, UnknownModelError
+from core.errors import ModelError, NoModelError, UnknownModelError, UsageError
 from core.events import Deployment
 from models.decoder.decoder import Decoder
 from models.device import Device
@@ -259,10 +259,11 @@ class LiveModels:
         return {name: one for name, one in live if one is not None and isinstance(one.engine, Decoder)}
 
     async def forget(self, session: str) -> None:
-        """Drops what language models have of a session."""
+        """Drops what language models have of a session here; what they make for it ends."""
         for version in self.versions():
             if isinstance(version.engine, Decoder):
-                await version.engine.forget(session)
+                with suppress(UsageError):  # it is being let go, with all that it has
+                    await version.engine.forget(session)
 
     def get(self, name: str) -> LiveVersion | None:
         """The active version now, or None. To compute on it, hold it with `using`."""

@@ -21,10 +21,16 @@ TS = 1_764_374_400_000
 class Talk:
     """What a test says, and what comes of it."""
 
-    def __init__(self, trial: InMemory, model: StandIn) -> None:
+    def __init__(self, trial: InMemory, model: StandIn | None = None) -> None:
         self.trial = trial
-        self.model = model
+        self._model = model
         self._said = 0
+
+    @property
+    def model(self) -> StandIn:
+        """The stand-in, where it isn't a real one."""
+        assert self._model is not None
+        return self._model
 
     def message(self, session: str, text: str, **more: Any) -> Message:
         """The next message: each is a second later than the one before."""

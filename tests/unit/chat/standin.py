@@ -27,16 +27,16 @@ ROLES: Final = {"system": 1_000_010, "user": 1_000_011, "assistant": 1_000_012, 
 class StandIn(Decoder):
     """A token is a character; marks are tokens that no text has. Until `go` is set it makes at most `most` tokens."""
 
+    tokenizer_sha256 = "characters"
+
     def __init__(self, version: str = "1", window: int = 4000, template: str = "t1") -> None:
         self.version = version
-        self.manifest: Any = SimpleNamespace(name="parrot", version=version, files={TEMPLATE: template})
-        self.identity = f"parrot@{version}"
-        self.defaults = Sampling()
-        self.window = window
-        self.end_tokens = frozenset({END})
-        self.tokenizer_sha256 = "characters"
         self.held_tokens: dict[str, tuple[int, ...]] = {}
         self.turns: list[Turn] = []
+        stated: Any = self  # what a decoder never changes
+        stated.manifest = SimpleNamespace(name="parrot", version=version, files={TEMPLATE: template})
+        stated.identity = f"parrot@{version}"
+        stated.defaults, stated.window, stated.end_tokens = Sampling(), window, frozenset({END})
         self.most = 10**9
         self.go = asyncio.Event()
         self.full = False
@@ -63,7 +63,7 @@ class StandIn(Decoder):
         if len(turn.tokens) >= self.window:
             raise ContextTooLongError("no room")
         self.turns.append(turn)
-        generation = Generation(turn, lambda one: self._tasks[one].cancel(), lambda one: None)
+        generation = Generation(turn, self._stop, lambda one: None)
         before = self._last.get(turn.session)
         task = asyncio.create_task(self._make(generation, before))
         self._tasks[generation] = self._last[turn.session] = task
@@ -107,6 +107,15 @@ class StandIn(Decoder):
                 total_s=0.002,
             )
         )
+
+    def _stop(self, generation: Generation) -> None:
+        self._tasks[generation].cancel()
+
+    async def forget(self, session: str) -> None:
+        self.held_tokens.pop(session, None)
+        for generation, task in self._tasks.items():
+            if generation.turn.session == session:
+                task.cancel()
 
     def slot(self, session: str) -> int | None:
         return 0
