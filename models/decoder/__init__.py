@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from models.decoder.blocks import BLOCK, Blocks
 from models.decoder.decoder import Decoder, Sizes
+from models.decoder.disk import BlockFolder
 from models.decoder.figures import Figures
 from models.decoder.generation import Generation
 from models.decoder.message import Message
@@ -11,6 +12,7 @@ from models.decoder.turn import Finish, Piece, Sampling, Turn, Usage
 
 __all__ = [
     "BLOCK",
+    "BlockFolder",
     "Blocks",
     "Decoder",
     "Figures",

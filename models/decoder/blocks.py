@@ -21,7 +21,7 @@ _HALF, _SINGLE = 2, 4
 
 
 class Blocks(Protocol):
-    """Keeps bytes under a key; may forget any of them at any time. Called from the decoder's thread alone."""
+    """Keeps bytes under a key; may forget any of them at any time. Called from decoders' threads."""
 
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """The blocks in the order of the keys, None for those that aren't there or can't be read. Never raises."""
