@@ -154,6 +154,9 @@ class Settings(BaseSettings):
     takes (46 KB in SmolLM2-135M), as far as it is used."""
     chat_threads: PositiveInt | None = None
     """Of a language model. Default: one less than there are processors, so that the event loop has its own."""
+    chat_disk: ByteSize = ByteSize(2_000_000_000)
+    """Bytes in data_dir for the attention state of idle sessions (23 KB a token in SmolLM2-135M); 0: it is computed
+    anew when they come back."""
     chat_exact: bool = False
     """Sessions' attention state is kept in fp32: twice the bytes of fp16, and replies that don't depend on when a
     session had to make room for others."""

@@ -279,7 +279,11 @@ def create_app(settings: Settings, background: Iterable[Background] = ()) -> App
         settings.default_model,
         aside=InferenceThread("shadow", nice=SHADOW_NICE),
         verifier=Verifier(settings.device),
-        talking=Talking(Sizes(settings.chat_slots, settings.chat_context, threads=settings.chat_threads)),
+        talking=Talking(
+            Sizes(settings.chat_slots, settings.chat_context, threads=settings.chat_threads),
+            settings.data_dir / ".kv" / (settings.worker_id or "worker"),
+            settings.chat_disk,
+        ),
     )
     return App(settings, models, declared, background)
 

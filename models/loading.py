@@ -2,25 +2,45 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from pathlib import Path
 
 from models.decoder.blocks import Blocks
 from models.decoder.decoder import Decoder, Sizes
+from models.decoder.disk import BlockFolder
 from models.device import Device
 from models.folder import ModelFolder
 from models.inference import InferenceThread
 from models.manifest import Kind
 from models.runtime import Runtime
 
+log = logging.getLogger(__name__)
 
-@dataclass(frozen=True, slots=True)
+
 class Talking:
-    """What language models have on a worker."""
+    """What language models have on a worker: all of them together."""
 
-    sizes: Sizes = field(default_factory=Sizes)
-    blocks: Blocks | None = None
-    """Where idle sessions' attention state goes."""
+    def __init__(self, sizes: Sizes | None = None, folder: Path | None = None, budget: int = 0) -> None:
+        """folder: for the attention state of idle sessions, so many bytes at most; made when the first model is loaded.
+        Without one it is dropped when its slot is needed."""
+        self.sizes = sizes or Sizes()
+        self._folder, self._budget = folder, budget
+        self._blocks: BlockFolder | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def blocks(self) -> Blocks | None:
+        """Where it goes. A folder that can't be made costs no answer: it is as if there were none, and said so."""
+        with self._lock:
+            if self._blocks is None and self._folder is not None and self._budget:
+                try:
+                    self._blocks = BlockFolder(self._folder, self._budget)
+                except OSError as error:
+                    log.warning("Attention state of idle sessions isn't kept on disk: %s", error)
+                    self._folder = None
+            return self._blocks
 
 
 TRIED: Sizes = Sizes(slots=1, threads=1)

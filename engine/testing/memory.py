@@ -116,7 +116,7 @@ class InMemory(Trial):
             thread = InferenceThread()
             stack.push_async_callback(thread.close)
             sizes = Sizes(settings.chat_slots, settings.chat_context, threads=settings.chat_threads)
-            talking = Talking(sizes)
+            talking = Talking(sizes, self._folder / ".kv", settings.chat_disk)
             self.models = LiveModels(store, device, thread, settings.default_model, talking=talking)
             stack.callback(self.models.close)
             stack.push_async_callback(self._close)
