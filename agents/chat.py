@@ -20,6 +20,7 @@ from core.topics import MESSAGES, REPLIES
 from engine.agent import Stream, agent
 from engine.batch import Slice, current_slice
 from engine.engine import Engine
+from engine.gate import facts_of_message
 from engine.task import PartitionTask
 from models.decoder.generation import Generation
 from models.decoder.turn import Finish as Ended
@@ -136,8 +137,28 @@ class Chat:
                 await writing.end("cancelled", text="", source="rule", why="it was cancelled before its turn came")
             elif mistake is not None:
                 await writing.end("refused", text="", source="rule", error=mistake[0], why=mistake[1])
-            else:
+            elif not await self._stopped(writing):
                 await self._try(writing, room)
+
+    async def _stopped(self, writing: Writing) -> bool:
+        """Whether a rule answers in the model's place. What it says isn't part of the talk."""
+        gate, message = self._engine.gate, writing.message
+        await gate.ready.wait()
+        if writing.answer.tokens or not gate.applies(MESSAGES.name):
+            return False
+        found = contexts.alive(message.session, message.ts)
+        began = next((turn.ts for turn in found.turns if turn.ts), None) if found else None
+        facts = facts_of_message(message, began, len(found.turns) + found.dropped if found else 0)
+        judgement = await gate.judge(MESSAGES.name, facts)
+        if judgement is None:
+            return False
+        if judgement.ctx_ttl is not None:
+            writing.message = replace(message, ctx_ttl=judgement.ctx_ttl)
+        if judgement.verdict == "pass":
+            return False
+        why = "no rule lets it pass" if judgement.rule is None else f"rule {judgement.rule!r}"
+        await writing.end("stop", text=judgement.reply, source="rule", why=why)
+        return True
 
     async def _try(self, writing: Writing, room: _Room) -> None:
         try:

@@ -10,6 +10,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from core.events import Action, Alert, Deployment, ModelStatus, Observation, Prediction, Retrain
 from core.messages import Message, Reply
+from core.rules import RuleSet
 
 E = TypeVar("E")
 
@@ -80,6 +81,8 @@ CONTROL: Final = TopicSpec("control", "model", Action, Direction.IN, headers=TRA
 DEPLOYMENTS: Final = TopicSpec("deployments", "model", Deployment, Direction.OUT, Cleanup.COMPACT, headers=MADE)
 PREDICTIONS: Final = TopicSpec("predictions", "session", Prediction, Direction.OUT, headers=MADE)
 MESSAGES: Final = TopicSpec("messages", "session", Message, Direction.IN, headers=TRACE)
+RULES: Final = TopicSpec("rules", "rule set", RuleSet, Direction.IN, Cleanup.COMPACT)
+"""Every worker reads it whole, outside the group."""
 REPLIES: Final = TopicSpec("replies", "session", Reply, Direction.OUT, headers=MADE)
 ALERTS: Final = TopicSpec("alerts", "subject", Alert, Direction.OUT, headers=MADE)
 DEAD_LETTERS: Final = TopicSpec(
@@ -112,6 +115,7 @@ ALL: Final[tuple[TopicSpec[Any], ...]] = (
     OBSERVATIONS,
     MESSAGES,
     CONTROL,
+    RULES,
     DEPLOYMENTS,
     PREDICTIONS,
     REPLIES,

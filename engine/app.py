@@ -216,6 +216,7 @@ class App(faust.App):
         await self._publisher.start()
         for work in self._beside:
             self._watch(work(self))
+        self._watch(engine.gate.follow(engine.connection))
         self._watch(engine.committer.run())
         self._watch(engine.standbys.run())
         self._watch(Scrubber(engine).run())

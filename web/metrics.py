@@ -79,6 +79,7 @@ class WorkerCollector(Collector):
         yield from self._times()
         yield from self._queues()
         yield from self._state()
+        yield from self._rules()
         yield from self._models()
         yield from self._worker()
 
@@ -139,6 +140,10 @@ class WorkerCollector(Collector):
         yield _gauge("restore_left_records", "Records to replay before it opens", ["partition"], replay, "records")
         copies = {n: old for n, old in engine.standbys.staleness().items() if old is not None}
         yield _gauge("copy_age_seconds", "How far a copy of a partition is behind", ["partition"], copies, "seconds")
+
+    def _rules(self) -> Iterator[Metric]:
+        told = "Records that a rule let pass or stopped, or would have stopped in a dry run"
+        yield _counter("rules", told, ["set", "rule", "did"], self._engine.gate.counts)
 
     def _models(self) -> Iterator[Metric]:
         names = ["model", "version"]
