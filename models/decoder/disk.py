@@ -97,7 +97,7 @@ class BlockFolder:
         file, _ = self._files[name]
         try:
             raw = file.read_bytes()
-            os.utime(file)
+            _touch(file)
         except OSError as error:
             self._tell("a block can't be read, and is computed again", error)
             self._delete(name)
@@ -113,6 +113,7 @@ class BlockFolder:
         try:
             owner.mkdir(exist_ok=True)
             fresh.write_bytes(raw)
+            _touch(fresh)
             fresh.replace(file)
         except OSError as error:
             self._tell("a block can't be kept, and will be computed again", error)
@@ -139,3 +140,9 @@ class BlockFolder:
         if now - self._told >= _SILENCE_S:
             self._told = now
             log.warning("%s: %s", what, error)
+
+
+def _touch(file: Path) -> None:
+    """Used now. The system's own time stamps are the same for some milliseconds."""
+    now = time.time_ns()
+    os.utime(file, ns=(now, now))

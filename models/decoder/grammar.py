@@ -16,6 +16,8 @@ from core.errors import GenerationError, SamplingError
 
 LARGEST: Final = 100_000
 """Characters of a schema."""
+BLANKS: Final = r"[ \n\t]{0,8}"
+"""Between the parts of a value: without a bound a model may go on with blanks for ever."""
 
 
 class Grammars:
@@ -32,7 +34,8 @@ class Grammars:
         if len(text) > LARGEST:
             raise SamplingError(f"the schema has {len(text):,} characters; it may have {LARGEST:,}")
         try:
-            matcher = LLMatcher(self._tokenizer, LLMatcher.grammar_from_json_schema(text), log_level=0)
+            grammar = LLMatcher.grammar_from_json_schema(text, defaults={"whitespace_pattern": BLANKS})
+            matcher = LLMatcher(self._tokenizer, grammar, log_level=0)
         except ValueError as error:
             raise SamplingError(f"the schema can't be followed: {error}") from None
         if matcher.is_error():

@@ -20,6 +20,10 @@ WORTH_COPYING: Final = 16
 """Tokens. Fewer are computed as quickly, with the others of their chunk."""
 
 
+WELL: Final = 4096
+"""Tokens that were restored, and that were computed, before their prices are compared."""
+
+
 class Keeper:
     """Belongs to the decoder's thread."""
 
@@ -28,8 +32,8 @@ class Keeper:
         """Session -> its slot."""
         self._slab, self._blocks, self._identity, self._figures = slab, blocks, identity, figures
         self._free = set(range(slab.slots))
-        self._restore_s = 0.0
-        """Seconds a token, smoothed; 0 before the first."""
+        self._measured = 0
+        """Tokens restored in figures.restore_s."""
 
     # -- slots ---------------------------------------------------------------------------------------------------------
 
@@ -145,18 +149,17 @@ class Keeper:
         restored = len(resident) - there
         self._slab.lengths[resident.slot] = len(resident)
         if restored:
-            taken = time.perf_counter() - began
-            self._figures.restore_s += taken
-            self._restore_s = _smoothed(self._restore_s, taken / restored)
+            self._figures.restore_s += time.perf_counter() - began
+            self._measured += restored
         return restored
 
     @property
     def _pays(self) -> bool:
-        """Whether restoring is cheaper than computing, as measured; assumed until both are known."""
-        figures = self._figures
-        if not figures.prefilled_tokens or not self._restore_s:
+        """Whether restoring is cheaper than computing, as measured; assumed until both have been measured well."""
+        restored, computed = self._measured, self._figures.prefilled_tokens
+        if min(restored, computed) < WELL:
             return True
-        return self._restore_s < figures.prefill_s / figures.prefilled_tokens
+        return self._figures.restore_s / restored < self._figures.prefill_s / computed
 
     def _cut(self, resident: Resident, length: int) -> None:
         resident.cut(length)
@@ -194,7 +197,3 @@ class Keeper:
             self._figures.saved_blocks += 1
         resident.saved += 1
         return True
-
-
-def _smoothed(before: float, now: float) -> float:
-    return now if before == 0 else 0.8 * before + 0.2 * now

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
+from typing import Final
 
 from models.decoder.work import Work
+
+REMEMBERED: Final = 10_000
+"""Sessions whose last turn counts against their next."""
 
 
 class Waiting:
@@ -31,10 +35,10 @@ class Waiting:
 
     def served(self, session: str, tick: int) -> None:
         """A turn of the session has begun."""
-        if any(work.turn.session == session for work in self._works):
-            self._served[session] = tick
-        else:
-            self._served.pop(session, None)
+        self._served.pop(session, None)
+        self._served[session] = tick
+        if len(self._served) > REMEMBERED:
+            del self._served[next(iter(self._served))]
 
     def candidates(self, busy: Collection[str]) -> list[Work]:
         """The first turn of every session that isn't busy, in the order in which they are to be admitted."""
