@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cli.agents import Agents
+from cli.chat import Chat
 from cli.command import without
 from cli.doctor import Doctor
 from cli.models import Models
@@ -16,4 +17,4 @@ from cli.worker import Worker
 
 without("model", "clean-versions")
 
-__all__ = ["Agents", "Doctor", "Models", "Replay", "Reset", "Send", "Tables", "Topics", "Worker", "state"]
+__all__ = ["Agents", "Chat", "Doctor", "Models", "Replay", "Reset", "Send", "Tables", "Topics", "Worker", "state"]

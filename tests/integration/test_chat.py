@@ -1,4 +1,4 @@
-"""OpenAI's own client talks to a worker: whichever it asks, whoever has the session answers."""
+"""OpenAI's own client, and a person at a terminal, talk to a worker: whoever has the session answers."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from openai.types.chat import ChatCompletionMessageParam
 
 from core.topics import MESSAGES, REPLIES
 from tests import babbler
+from tests.command import command
 from tests.kafka import Broker
 from tests.rig import Rig, rig_on
-from tests.worker import Worker
+from tests.worker import Worker, until
 
 TOKEN = "a secret of the workers"
 
@@ -169,8 +170,6 @@ def test_a_client_that_leaves_has_its_reply_stopped(client: OpenAI, rig: Rig) ->
         reader.catch_up()
         return any(one.json["session"] == "leaver" and one.json["final"] for one in reader.records)
 
-    from tests.worker import until
-
     until(stopped, 30, what="the reply has an end")
 
 
@@ -184,3 +183,21 @@ def test_a_reply_keeps_to_a_schema(client: OpenAI) -> None:
         response_format={"type": "json_schema", "json_schema": {"name": "n", "schema": schema}},
     )
     assert json.loads(answer.choices[0].message.content or "")["n"] in {1, 2}
+
+
+def test_a_person_at_a_terminal_goes_on_with_a_session(rig: Rig) -> None:
+    ours = {"broker": rig.broker.url, "topic_prefix": rig.prefix, "app_id": f"{rig.prefix}app"}
+    ours |= {"data_dir": str(rig.folder / "terminal"), "partitions": str(rig.partitions)}
+    words = ["chat", "--session", "person", "--max-tokens", "12"]
+    talk = command(*words, stdin="hello\n\nand again\n", **ours)
+    assert talk.returncode == 0, talk.stderr
+    turns = rig.running()[0].get("/tables/contexts/person", token=TOKEN).json()["turns"]
+    assert [turn["said"][0]["text"] for turn in turns] == ["hello", "and again"]
+    for turn in turns:
+        assert turn["said"][1]["text"].strip() in talk.stdout
+    once = command(*words, "--json", "once more", **ours)
+    assert once.returncode == 0, once.stderr
+    assert json.loads(once.stdout)["finish"] in {"stop", "length"}
+    wrong = command(*words, "--model", "raven", "hello", **ours)
+    assert wrong.returncode == 1
+    assert "'raven' is not deployed" in wrong.stdout
