@@ -151,12 +151,12 @@ def test_a_folder_keeps_to_its_budget_and_drops_the_least_recently_used(tmp_path
     assert folder.get(keys[:1]) == [bytes(250)]
     folder.put({keys[4]: bytes(250)}, "bob")
     assert folder.has(keys) == [True, False, True, True, True, False]
-    assert folder.bytes == 1000 == sum(file.stat().st_size for file in tmp_path.glob("*/*"))
+    assert folder.size == 1000 == sum(file.stat().st_size for file in tmp_path.glob("*/*"))
     folder.put({keys[5]: bytes(1001)}, "bob")
     assert folder.has(keys[5:]) == [False]
     smaller = BlockFolder(tmp_path, 500)
     assert smaller.has([keys[0], keys[4]]) == [True, True], "the most recently used"
-    assert smaller.bytes == 500
+    assert smaller.size == 500
 
 
 def test_a_full_disk_costs_a_warning_and_nothing_else(
@@ -169,5 +169,5 @@ def test_a_full_disk_costs_a_warning_and_nothing_else(
     monkeypatch.setattr(Path, "write_bytes", full)
     for number in range(3):
         folder.put({bytes([number]) * 32: b"x"}, "ann")
-    assert (len(folder), folder.bytes, len(caplog.messages)) == (0, 0, 1)
+    assert (len(folder), folder.size, len(caplog.messages)) == (0, 0, 1)
     assert "No space left" in caplog.text
