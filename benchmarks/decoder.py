@@ -24,7 +24,7 @@ from benchmarks.lab import Lab
 from benchmarks.registry import Result, benchmark
 from examples.chat.model import Weights, gguf, version
 from models.decoder import BlockFolder, Decoder, Sampling, Sizes, Turn
-from models.decoder.blocks import pack, unpack
+from models.decoder.blocks import Packing
 from models.decoder.network import Slab
 from models.decoder.proving import prefill
 from models.device import Device
@@ -113,7 +113,7 @@ def _decoding(made: Decoder, form: Weights) -> list[Result]:
         def back() -> None:
             slab.lengths[:] = HISTORY
 
-        return _best(lambda: slab.run(np.full((rows, 1), 5, np.int64), 0, list(range(rows)))), back, 20
+        return _best(lambda: slab.run(np.full((rows, 1), 5, np.int64), 0, list(range(rows))), back, 20)
 
     rates = {rows: rows / step(rows) for rows in (1, 2, 4, 8)}
     for slot in range(8):
@@ -134,14 +134,15 @@ def _decoding(made: Decoder, form: Weights) -> list[Result]:
 def _blocks(made: Decoder, form: Weights) -> list[Result]:
     slab = made._loop._slab
     prefill(slab, 0, _random(HISTORY))
+    packing = Packing(slab)
     kept: list[bytes] = []
 
     def save() -> None:
-        kept[:] = [pack(slab, 0, block, exact=False) for block in range(HISTORY // 64)]
+        kept[:] = [packing.pack(0, block, exact=False) for block in range(HISTORY // 64)]
 
     def restore() -> None:
         for block, raw in enumerate(kept):
-            unpack(slab, 1, block, raw)
+            packing.unpack(1, block, raw)
 
     results = [
         Result(f"saving {HISTORY} tokens, {form}", 1e3 * _best(save), "ms", {}, {}, "<= 10"),
