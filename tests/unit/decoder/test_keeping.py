@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
+from core.errors import GenerationError
 from models.decoder import BLOCK, BlockFolder
 from tests.unit.decoder.conftest import Make, paused, say, words
 
@@ -141,6 +143,18 @@ async def test_memory_for_tokens_is_bounded_and_idle_sessions_make_room(make: Ma
     assert decoder.figures.evicted
     await asyncio.gather(*(say(decoder, name, words(decoder, name, 120)) for name in "abcd"))
     assert max(tick.decoded for tick in decoder.figures.ticks) <= 2
+
+
+async def test_blocks_that_break_fail_the_turn_and_not_the_decoder(make: Make, tmp_path: Path) -> None:
+    class Broken(BlockFolder):
+        def has(self, keys: Iterable[bytes]) -> list[bool]:
+            raise RuntimeError("broken")
+
+    decoder = make(slots=2, blocks=Broken(tmp_path, 1 << 30))
+    with pytest.raises(GenerationError, match="broken"):
+        await say(decoder, "ann", words(decoder, "ann", 200))
+    reply, _ = await say(decoder, "bob", words(decoder, "bob", 30))
+    assert reply == (await say(make(), "bob", words(decoder, "bob", 30)))[0]
 
 
 def test_a_folder_keeps_to_its_budget_and_drops_the_least_recently_used(tmp_path: Path) -> None:
