@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from models.decoder.half import to_float, to_half
+from models.decoder.half import Halves
 from models.decoder.network import Slab
 
 BLOCK: Final = 64
@@ -60,43 +60,47 @@ class Chain:
         del self._keys[length // BLOCK :]
 
 
-def pack(slab: Slab, slot: int, block: int, exact: bool) -> bytes:
-    """One block of a slot: (2 * layers, kv_heads, 64, head_dim) in fp32, or in fp16 where all values fit."""
-    begin = block * BLOCK
-    values = np.stack([values[slot, :, begin : begin + BLOCK] for values in slab.values])
-    if not exact:
-        halves = to_half(values)
-        if np.isfinite(halves).all():
-            return _HEAD.pack(_MAGIC, _HALF, _check(halves.data)) + halves.tobytes()
-    return _HEAD.pack(_MAGIC, _SINGLE, _check(values.data)) + values.tobytes()
+class Packing:
+    """Blocks of one slab to bytes and back: (2 * layers, kv_heads, 64, head_dim), behind a head that tells their type
+    and their sum."""
 
+    def __init__(self, slab: Slab) -> None:
+        self._slab = slab
+        self._halves = Halves((len(slab.values), slab.values[0].shape[1], BLOCK, slab.values[0].shape[3]))
 
-def unpack(slab: Slab, slot: int, block: int, raw: bytes) -> bool:
-    """Puts a block into a slot, behind what is there already. False for bytes that aren't a whole block: nothing is
-    changed then."""
-    shape = (len(slab.values), slab.values[0].shape[1], BLOCK, slab.values[0].shape[3])
-    if len(raw) < _HEAD.size:
-        return False
-    magic, size, check = _HEAD.unpack_from(raw)
-    body = memoryview(raw)[_HEAD.size :]
-    if (
-        magic != _MAGIC
-        or size not in (_HALF, _SINGLE)
-        or len(body) != size * int(np.prod(shape))
-        or _check(body) != check
-    ):
-        return False
-    if size == _HALF:
-        values = to_float(np.frombuffer(body, np.float16).reshape(shape))
-    else:
-        values = np.frombuffer(body, np.float32).reshape(shape)
-    begin = block * BLOCK
-    for layer, part in zip(slab.values, values, strict=True):
-        layer[slot, :, begin : begin + BLOCK] = part
-    slab.lengths[slot] = begin + BLOCK
-    return True
+    def pack(self, slot: int, block: int, *, exact: bool) -> bytes:
+        """One block of a slot: in fp32 where `exact` is asked, or a value is too large for fp16."""
+        begin, floats = block * BLOCK, self._halves.floats
+        for part, values in zip(floats, self._slab.values, strict=True):
+            part[...] = values[slot, :, begin : begin + BLOCK]
+        if not exact and self._halves.pack():
+            halves = self._halves.halves.data
+            return b"".join((_HEAD.pack(_MAGIC, _HALF, _check(halves)), halves))
+        return b"".join((_HEAD.pack(_MAGIC, _SINGLE, _check(floats.data)), floats.data))
+
+    def unpack(self, slot: int, block: int, raw: bytes) -> bool:
+        """Puts a block into a slot, behind what is there already. False for bytes that aren't a whole block: nothing
+        is changed then."""
+        shape = self._halves.floats.shape
+        if len(raw) < _HEAD.size:
+            return False
+        magic, size, check = _HEAD.unpack_from(raw)
+        body = memoryview(raw)[_HEAD.size :]
+        if magic != _MAGIC or size not in (_HALF, _SINGLE) or len(body) != size * self._halves.floats.size:
+            return False
+        if _check(body) != check:
+            return False
+        if size == _HALF:
+            floats = self._halves.unpack(np.frombuffer(body, np.float16).reshape(shape))
+        else:
+            floats = np.frombuffer(body, np.float32).reshape(shape)
+        begin = block * BLOCK
+        for values, part in zip(self._slab.values, floats, strict=True):
+            values[slot, :, begin : begin + BLOCK] = part
+        self._slab.lengths[slot] = begin + BLOCK
+        return True
 
 
 def _check(body: memoryview) -> int:
-    """A sum of its words: what RocksDB's own checksums don't see, such as a value that was cut, this does."""
+    """A sum of its words: finds what was cut, and bits that were flipped."""
     return int(np.frombuffer(body.cast("B"), np.uint64).sum())

@@ -50,8 +50,8 @@ class BlockFolder:
         self._make_room(0)
 
     @property
-    def bytes(self) -> int:
-        """Of all blocks."""
+    def size(self) -> int:
+        """Bytes of all blocks."""
         return self._bytes
 
     def __len__(self) -> int:

@@ -6,7 +6,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final
 
-from models.decoder.blocks import BLOCK, Blocks, Chain, pack, unpack
+from models.decoder.blocks import BLOCK, Blocks, Chain, Packing
 from models.decoder.figures import Figures
 from models.decoder.network import Slab
 from models.decoder.resident import Resident, Tokens
@@ -31,6 +31,7 @@ class Keeper:
         self.residents: Final[dict[str, Resident]] = {}
         """Session -> its slot."""
         self._slab, self._blocks, self._identity, self._figures = slab, blocks, identity, figures
+        self._packing = Packing(slab)
         self._free = set(range(slab.slots))
         self._measured = 0
         """Tokens restored in figures.restore_s."""
@@ -137,7 +138,7 @@ class Keeper:
             return 0
         began = time.perf_counter()
         for block, (key, raw) in enumerate(zip(keys, self._blocks.get(keys), strict=True), start=first):
-            if raw is None or not unpack(self._slab, resident.slot, block, raw):
+            if raw is None or not self._packing.unpack(resident.slot, block, raw):
                 if raw is not None:
                     self._figures.broken_blocks += 1
                     log.warning("a block of %d bytes isn't whole: its tokens are computed again", len(raw))
@@ -193,7 +194,7 @@ class Keeper:
             return False
         key = resident.keys()[block]
         if not blocks.has([key])[0]:
-            blocks.put({key: pack(self._slab, resident.slot, block, resident.exact)}, resident.session)
+            blocks.put({key: self._packing.pack(resident.slot, block, exact=resident.exact)}, resident.session)
             self._figures.saved_blocks += 1
         resident.saved += 1
         return True

@@ -60,10 +60,16 @@ class Loop:
     def run(self) -> None:
         """Until close()."""
         while not self._closed:
-            self._obey()
-            if not self._closed:
-                self._turn()
+            try:
+                self._obey()
+                if not self._closed:
+                    self._turn()
+            except Exception as error:  # of a store of blocks, say: nobody may wait for ever
+                log.exception("a tick of a decoder failed; all that was asked of it ends")
+                for work in [*self._active, *self._waiting]:
+                    self._fail(work, error)
             self._deliver()
+        self._slab.close()
 
     # -- commands, on the thread ---------------------------------------------------------------------------------------
 

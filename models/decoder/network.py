@@ -151,6 +151,13 @@ class Slab:
             if end > begin:
                 memory.madvise(mmap.MADV_DONTNEED, begin, end - begin)
 
+    def close(self) -> None:
+        """Frees the memory, and the network with the last of its slabs. Nothing else may be called then."""
+        self._bindings.clear()
+        self.values.clear()
+        self._memory.clear()
+        del self._network
+
     def _binding(self, first: int, count: int) -> Any:
         binding = self._bindings.get((first, count))
         if binding is None:

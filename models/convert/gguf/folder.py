@@ -32,7 +32,7 @@ PROMPTS: Final = (
 )
 """What golden replies answer."""
 GOLDEN_TOKENS: Final = 12
-MARGIN: Final = 0.25
+MARGIN: Final = {"fp32": 0.02, "int4": 0.25}
 """A golden reply ends before a token that is ahead of the next by fewer logits: other processors round otherwise."""
 
 
@@ -152,7 +152,7 @@ def _golden(folder: ModelFolder) -> tuple[GoldenReply, ...]:
             best = int(logits.argmax())
             rest = logits.copy()
             rest[best] = -float("inf")
-            if float(logits[best] - rest.max()) < MARGIN:
+            if float(logits[best] - rest.max()) < MARGIN[language.weights]:
                 break
             reply.append(best)
         if reply:

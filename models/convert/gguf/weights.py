@@ -64,7 +64,8 @@ class Blocks:
         """(rows, columns)."""
         dense = (self.codes.astype(np.float32) - 2 ** (self.bits - 1)) * self.scales[..., None]
         dense = dense if self.offsets is None else dense + self.offsets[..., None]
-        return dense.reshape(len(dense), -1)
+        flat: Floats = dense.reshape(len(dense), -1)
+        return flat
 
     def same_form(self, other: Blocks) -> bool:
         """Whether their rows fit under each other."""
@@ -84,8 +85,7 @@ class Weights:
     def stacked(self, tensors: Sequence[str]) -> Floats:
         """(columns, sum of rows): what a MatMul takes."""
         rows: Floats = np.concatenate([self._halves(name, self._source.dense(name)) for name in tensors])
-        turned: Floats = rows.T
-        return turned
+        return rows.T
 
     def blocks(self, tensors: Sequence[str]) -> Blocks:
         """The rows of several matrices under each other; rounded anew where their types differ."""

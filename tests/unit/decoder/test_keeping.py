@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
+from core.errors import GenerationError
 from models.decoder import BLOCK, BlockFolder
 from tests.unit.decoder.conftest import Make, paused, say, words
 
@@ -143,6 +145,18 @@ async def test_memory_for_tokens_is_bounded_and_idle_sessions_make_room(make: Ma
     assert max(tick.decoded for tick in decoder.figures.ticks) <= 2
 
 
+async def test_blocks_that_break_fail_the_turn_and_not_the_decoder(make: Make, tmp_path: Path) -> None:
+    class Broken(BlockFolder):
+        def has(self, keys: Iterable[bytes]) -> list[bool]:
+            raise RuntimeError("broken")
+
+    decoder = make(slots=2, blocks=Broken(tmp_path, 1 << 30))
+    with pytest.raises(GenerationError, match="broken"):
+        await say(decoder, "ann", words(decoder, "ann", 200))
+    reply, _ = await say(decoder, "bob", words(decoder, "bob", 30))
+    assert reply == (await say(make(), "bob", words(decoder, "bob", 30)))[0]
+
+
 def test_a_folder_keeps_to_its_budget_and_drops_the_least_recently_used(tmp_path: Path) -> None:
     folder = BlockFolder(tmp_path, 1000)
     keys = [bytes([number]) * 32 for number in range(6)]
@@ -151,12 +165,12 @@ def test_a_folder_keeps_to_its_budget_and_drops_the_least_recently_used(tmp_path
     assert folder.get(keys[:1]) == [bytes(250)]
     folder.put({keys[4]: bytes(250)}, "bob")
     assert folder.has(keys) == [True, False, True, True, True, False]
-    assert folder.bytes == 1000 == sum(file.stat().st_size for file in tmp_path.glob("*/*"))
+    assert folder.size == 1000 == sum(file.stat().st_size for file in tmp_path.glob("*/*"))
     folder.put({keys[5]: bytes(1001)}, "bob")
     assert folder.has(keys[5:]) == [False]
     smaller = BlockFolder(tmp_path, 500)
     assert smaller.has([keys[0], keys[4]]) == [True, True], "the most recently used"
-    assert smaller.bytes == 500
+    assert smaller.size == 500
 
 
 def test_a_full_disk_costs_a_warning_and_nothing_else(
@@ -169,5 +183,5 @@ def test_a_full_disk_costs_a_warning_and_nothing_else(
     monkeypatch.setattr(Path, "write_bytes", full)
     for number in range(3):
         folder.put({bytes([number]) * 32: b"x"}, "ann")
-    assert (len(folder), folder.bytes, len(caplog.messages)) == (0, 0, 1)
+    assert (len(folder), folder.size, len(caplog.messages)) == (0, 0, 1)
     assert "No space left" in caplog.text

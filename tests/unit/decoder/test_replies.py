@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from core.errors import ContextTooLongError, OverloadedError, SamplingError, UsageError
-from models.decoder import Decoder, Finish, Message, Sampling, Turn
+from models.decoder import BlockFolder, Decoder, Finish, Message, Sampling, Turn
 from models.decoder.proving import prefill
 from tests.unit.decoder.conftest import Make, paused, say, words
 
@@ -44,20 +45,26 @@ def test_logits_on_top_of_a_past_are_bit_by_bit_those_of_the_whole_context(make:
             assert all(np.array_equal(values[1, :, :300], old) for values, old in zip(slab.values, kept, strict=True))
 
 
-async def test_every_reply_is_that_of_a_session_alone(make: Make) -> None:
+@pytest.mark.parametrize("exact", [True, False])
+async def test_every_reply_is_that_of_a_session_alone(make: Make, tmp_path: Path, exact: bool) -> None:
+    """Twelve sessions with slots for four: each leaves memory and comes back, over and over."""
+
     async def conversation(decoder: Decoder, name: str) -> list[list[int]]:
-        context, replies = words(decoder, name, 40), []
-        for turn in range(3):
-            reply, _ = await say(decoder, name, context, 12, exact=True)
+        context, replies = words(decoder, name, 60), []
+        for turn in range(5):
+            reply, _ = await say(decoder, name, context, 12, exact=exact)
             replies.append(reply)
-            context = (*context, *reply, *words(decoder, f"{name} {turn}", 30))
+            context = (*context, *reply, *words(decoder, f"{name} {turn}", 25))
         return replies
 
-    together = make(slots=3)
-    names = [f"session {number}" for number in range(7)]
+    together = make(slots=4, blocks=BlockFolder(tmp_path, 1 << 30))
+    names = [f"session {number}" for number in range(12)]
     got = await asyncio.gather(*(conversation(together, name) for name in names))
-    assert max(tick.decoded for tick in together.figures.ticks) == 3
-    alone = make(slots=7)
+    figures = together.figures
+    assert max(tick.decoded for tick in figures.ticks) == 4
+    assert figures.evicted > 12
+    assert figures.restored_tokens
+    alone = make(slots=1)
     for name, replies in zip(names, got, strict=True):
         assert replies == await conversation(alone, name)
 
