@@ -9,7 +9,7 @@ gc.disable()  # what is imported stays: to look for garbage in it, again and aga
 # Faust has the working folder on sys.path only while it imports this file.
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from agents import deployments, drift, feedback, scoring, webhook
+from agents import chat, deployments, drift, feedback, scoring, webhook
 from cli import commands
 from core.errors import HomunculusError
 from core.settings import Settings
@@ -24,4 +24,4 @@ except HomunculusError as error:
 gc.freeze()
 gc.enable()
 
-__all__ = ["app", "commands", "deployments", "drift", "feedback", "scoring", "webhook"]
+__all__ = ["app", "chat", "commands", "deployments", "drift", "feedback", "scoring", "webhook"]

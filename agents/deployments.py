@@ -56,6 +56,7 @@ async def decide(stream: Stream[Action]) -> None:
         s = current_slice()
         if action.session is not None:
             erase(s, action.session, action)
+            await stream.engine.models.forget(action.session)
         else:
             await _decide(s, action, store)
 

@@ -31,7 +31,9 @@ async def score(stream: Stream[Observation]) -> None:
     """Scores every observation with the live model of its session."""
     scorer = Scorer(stream.engine)
     async for batch in stream:
-        await scorer.score(batch)
+        await stream.engine.gate.admit(batch)
+        if len(batch):
+            await scorer.score(batch)
 
 
 class Scorer:

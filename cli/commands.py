@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cli.agents import Agents
+from cli.chat import Chat
 from cli.command import without
 from cli.doctor import Doctor
 from cli.drift import Drift
@@ -17,4 +18,17 @@ from cli.worker import Worker
 
 without("model", "clean-versions")
 
-__all__ = ["Agents", "Doctor", "Drift", "Models", "Replay", "Reset", "Send", "Tables", "Topics", "Worker", "state"]
+__all__ = [
+    "Agents",
+    "Chat",
+    "Doctor",
+    "Drift",
+    "Models",
+    "Replay",
+    "Reset",
+    "Send",
+    "Tables",
+    "Topics",
+    "Worker",
+    "state",
+]

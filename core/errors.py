@@ -18,7 +18,11 @@ HomunculusError
 │   │   └── HeldError        its old version had to go before the new one fits: the record waits, whatever is set
 │   ├── FeedbackError    feedback says nothing that the version it is about could have answered
 │   ├── ScoreError       the model gave no usable score for it
-│   └── OutputTooLargeError  what the record led to is larger than a record may be
+│   ├── OutputTooLargeError  what the record led to is larger than a record may be
+│   ├── TemplateError    the model's chat template can't write the conversation
+│   ├── ContextTooLongError  a context leaves the model no room for a reply
+│   ├── SamplingError    a reply is asked for in a way that there is none
+│   └── GenerationError  the model failed while it made the reply
 ├── ModelError       the version that was live stays live
 │   ├── ModelNotFoundError   no such name or version in the store
 │   ├── StoreAwayError       the store can't be read now; versions that are cached still load
@@ -30,6 +34,7 @@ HomunculusError
 │   ├── NoRoomError          the device's memory, as declared, has no room for it
 │   ├── UnsafeModelError     trying it crashed, didn't end, or took more memory than there is
 │   └── TransitionError      a deployment can't go from this stage to that one
+├── OverloadedError  too much waits already: the caller is told, and may come again
 ├── RequestRefusedError  a control request is answered by one alert; the running deployment stays
 ├── BackupError      state is neither saved nor restored: what was there before is there still
 │   └── DamagedFileError     a file of state isn't what its manifest says
@@ -159,6 +164,22 @@ class OutputTooLargeError(RecordError):
     """What the record led to doesn't fit into a record."""
 
 
+class TemplateError(RecordError):
+    """A chat template refuses the messages, or does too much for them."""
+
+
+class ContextTooLongError(RecordError):
+    """A context leaves no room for a reply in the decoder's window."""
+
+
+class SamplingError(RecordError):
+    """A sampling setting is out of range, or a schema can't be followed."""
+
+
+class GenerationError(RecordError):
+    """Computing the reply failed."""
+
+
 class ModelError(HomunculusError):
     """A version can't go live; the one that was live stays."""
 
@@ -201,6 +222,10 @@ class UnsafeModelError(ModelError):
 
 class TransitionError(ModelError):
     """A deployment can't go from this stage to that one."""
+
+
+class OverloadedError(HomunculusError):
+    """Too much waits already."""
 
 
 class RequestRefusedError(HomunculusError):

@@ -138,6 +138,39 @@ class Settings(BaseSettings):
     ask for event time never see an event older than it: that goes to `late`."""
     hot_sessions: PositiveInt = 200_000
     """Sessions kept in memory on a worker, over all its partitions; the others wait in RocksDB."""
+    default_chat_model: str | None = None
+    """Language model of messages that name none. Default: the only one that is deployed."""
+    chat_window: Literal["recent", "fixed"] = "recent"
+    """What a session's context keeps when it gets too long. recent: all but the oldest turns, which go some at a time,
+    so that most turns compute their own tokens only. fixed: the newest turns that fit into chat_window_tokens."""
+    chat_window_tokens: PositiveInt | None = None
+    """Tokens of a context at most, with the message that is to be answered. Default: what the model has room for;
+    1,024 with chat_window fixed."""
+    chat_max_tokens: PositiveInt = 512
+    """Tokens of a reply at most, as far as the window has room: at most half of it is kept free for them."""
+    chat_max_text: PositiveInt = 50_000
+    """Characters of a message at most."""
+    chat_seconds: Annotated[float, Field(gt=0, le=86_400)] = 120.0
+    """What a reply may take, from when its turn has come; then it ends as it is."""
+    chat_waiting: PositiveInt = 100
+    """Messages of one session that may wait for their turn; what comes beyond is refused in words."""
+    chat_slots: PositiveInt = 8
+    """Sessions whose attention state is in memory at once, which is how many are answered at once; the others' waits on
+    disk, or is computed anew."""
+    chat_context: PositiveInt = 2048
+    """Tokens of a context and its reply, at most; models may take less. Memory: slots times this times what a token
+    takes (46 KB in SmolLM2-135M), as far as it is used."""
+    chat_threads: PositiveInt | None = None
+    """Of a language model. Default: one less than there are processors, so that the event loop has its own."""
+    chat_disk: ByteSize = ByteSize(2_000_000_000)
+    """Bytes in data_dir for the attention state of idle sessions (23 KB a token in SmolLM2-135M); 0: it is computed
+    anew when they come back."""
+    chat_exact: bool = False
+    """Sessions' attention state is kept in fp32: twice the bytes of fp16, and replies that don't depend on when a
+    session had to make room for others."""
+    ctx_ttl: Annotated[timedelta | None, BeforeValidator(_seconds)] = timedelta(days=1)
+    """Event time after which a silent session's context is forgotten: seconds, or ISO 8601; messages may say their own.
+    It is counted like session_ttl."""
     topic_prefix: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]*$", max_length=100)] = ""
     """Put before the name of every topic."""
     compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = "none"

@@ -9,6 +9,8 @@ from enum import StrEnum
 from typing import Any, Final, Generic, TypeVar
 
 from core.events import Action, Alert, Deployment, Feedback, ModelStatus, Observation, Prediction, Retrain
+from core.messages import Message, Reply
+from core.rules import RuleSet
 
 E = TypeVar("E")
 
@@ -79,6 +81,10 @@ FEEDBACK: Final = TopicSpec("feedback", "session", Feedback, Direction.IN, heade
 CONTROL: Final = TopicSpec("control", "model", Action, Direction.IN, headers=TRACE)
 DEPLOYMENTS: Final = TopicSpec("deployments", "model", Deployment, Direction.OUT, Cleanup.COMPACT, headers=MADE)
 PREDICTIONS: Final = TopicSpec("predictions", "session", Prediction, Direction.OUT, headers=MADE)
+MESSAGES: Final = TopicSpec("messages", "session", Message, Direction.IN, headers=TRACE)
+RULES: Final = TopicSpec("rules", "rule set", RuleSet, Direction.IN, Cleanup.COMPACT)
+"""Every worker reads it whole, outside the group."""
+REPLIES: Final = TopicSpec("replies", "session", Reply, Direction.OUT, headers=MADE)
 ALERTS: Final = TopicSpec("alerts", "subject", Alert, Direction.OUT, headers=MADE)
 DEAD_LETTERS: Final = TopicSpec(
     "dead-letters",
@@ -110,9 +116,12 @@ MODEL_STATUS: Final = TopicSpec("model-status", "worker", ModelStatus, Direction
 ALL: Final[tuple[TopicSpec[Any], ...]] = (
     OBSERVATIONS,
     FEEDBACK,
+    MESSAGES,
     CONTROL,
+    RULES,
     DEPLOYMENTS,
     PREDICTIONS,
+    REPLIES,
     ALERTS,
     DEAD_LETTERS,
     LATE,

@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, get_type_hints
 
 import msgspec
 from pydantic import ValidationError
@@ -121,14 +121,24 @@ class Stream(Generic[E]):
             self._span.end(batch.laps, error)
             self._span = None
 
-    async def each(self, handle: Callable[[E], Awaitable[None]], concurrency: int) -> None:
+    async def each(
+        self,
+        handle: Callable[[E], Awaitable[None]],
+        concurrency: int,
+        overtakes: Callable[[Slice[E]], bool] | None = None,
+    ) -> None:
         """Calls handle for every event: concurrently over keys, in order within one, at most so many at once.
 
         An event's writes and outputs (tables, `current_slice().send`) count once all events before it are finished,
         so that long work never holds a transaction open, and a crash repeats only what was not finished.
+
+        overtakes: asked of every event as it comes; one that does waits neither for those of its key before it nor for
+        room.
         """
         room = asyncio.Semaphore(concurrency)
         last: dict[tuple[int, bytes], asyncio.Task[None]] = {}
+        running = set[asyncio.Task[None]]()
+        """Those that overtake: a task that nobody holds may be collected."""
 
         async def work(s: Slice[E], key: tuple[int, bytes], before: asyncio.Task[None] | None) -> None:
             try:
@@ -151,17 +161,26 @@ class Stream(Generic[E]):
                 if not s.stale:
                     s.finish()
             finally:
-                room.release()
+                running.discard(cast("asyncio.Task[None]", asyncio.current_task()))
                 if last.get(key) is asyncio.current_task():
                     del last[key]
+
+        async def work_in_room(s: Slice[E], key: tuple[int, bytes], before: asyncio.Task[None] | None) -> None:
+            try:
+                await work(s, key, before)
+            finally:
+                room.release()
 
         async for batch in self:
             self._batch = None  # its slices finish by themselves
             for s in batch.slices:
                 for part in s.split():
-                    await room.acquire()
                     key = (part.partition, part.keys[0])
-                    last[key] = asyncio.create_task(work(part, key, last.get(key)))
+                    if overtakes is not None and overtakes(part):
+                        running.add(asyncio.create_task(work(part, key, None)))
+                        continue
+                    await room.acquire()
+                    last[key] = asyncio.create_task(work_in_room(part, key, last.get(key)))
             self._measured(batch)
 
     async def _work(self, s: Slice[E], handle: Callable[[E], Awaitable[None]]) -> None:

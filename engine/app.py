@@ -39,10 +39,12 @@ from engine.table import Table
 from engine.timed import TimedTable
 from engine.transport import Transport
 from engine.watchdog import Watchdog
+from models.decoder.decoder import Sizes
 from models.device import Device
 from models.inference import InferenceThread
 from models.live import LiveModels
 from models.store import ModelStore
+from models.talking import Talking
 from models.verifier import Verifier
 
 if TYPE_CHECKING:
@@ -214,6 +216,7 @@ class App(faust.App):
         await self._publisher.start()
         for work in self._beside:
             self._watch(work(self))
+        self._watch(engine.gate.follow(engine.connection))
         self._watch(engine.committer.run())
         self._watch(engine.standbys.run())
         self._watch(Scrubber(engine).run())
@@ -277,6 +280,11 @@ def create_app(settings: Settings, background: Iterable[Background] = ()) -> App
         settings.default_model,
         aside=InferenceThread("shadow", nice=SHADOW_NICE),
         verifier=Verifier(settings.device),
+        talking=Talking(
+            Sizes(settings.chat_slots, settings.chat_context, threads=settings.chat_threads),
+            settings.data_dir / ".kv" / (settings.worker_id or "worker"),
+            settings.chat_disk,
+        ),
     )
     return App(settings, models, declared, background)
 

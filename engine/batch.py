@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from core.erasure import pseudonym
-from core.errors import OutputTooLargeError, UsageError
+from core.errors import OutputTooLargeError, TaskError, UsageError
 from core.events import Source
 from core.topics import TopicSpec
 from engine.codec import codec_of
@@ -199,6 +200,28 @@ class Slice(Generic[E]):
         """Stages one output of record number `at` of the slice, with its headers."""
         headers = output_headers(self.topic, self.partition, self.records[at : at + 1], self.parents)
         self.emit(topic, [key.encode()], [codec_of(topic.value).encode(value)], headers)
+
+    @contextmanager
+    def ahead(self) -> Iterator[None]:
+        """What is written and sent in the block joins the next commit, before the slice itself is finished: for work of
+        one record that takes long and must not be begun anew. The record comes again after a crash, so what is written
+        has to say how far its work has come. Nothing may be awaited in the block. Raises TaskError where the partition
+        has moved on.
+        """
+        if self.stale:
+            raise TaskError(f"partition {self.partition} has moved on; this work is done again")
+        step: Slice[E] = Slice(self.task, self.topic, self.records)
+        step.events, step.parents, step.spans = self.events, self.parents, self.spans
+        before = _current.set(step)
+        try:
+            yield
+        except BaseException:
+            self.task.undo(step)
+            raise
+        finally:
+            _current.reset(before)
+        step.done = True
+        self.task.fired(step)
 
     def finish(self) -> None:
         """All of it is done: effects join the next commit once every earlier slice has finished."""

@@ -23,6 +23,7 @@ from engine.changelog import Changelog
 from engine.committer import Committer
 from engine.connection import Connection
 from engine.folder import WorkerFolder
+from engine.gate import Gate
 from engine.meters import Meters
 from engine.profile import Profile
 from engine.pulse import Pulse
@@ -67,6 +68,8 @@ class Engine:
         """Makes spans, where HOMUNCULUS_OTLP_ENDPOINT asks for them."""
         self.profile = Profile(settings.profile)
         self.memory = RocksMemory()
+        self.gate = Gate()
+        """What isn't put to a model."""
         self.committer = Committer(self)
         self.standbys = Standbys(self)
         self.watches = Watches()

@@ -25,7 +25,7 @@ from aiokafka.errors import (
 from aiokafka.protocol.transaction import InitProducerIdRequest
 
 from core.errors import RightsError
-from core.topics import DEPLOYMENTS, Direction, TopicSpec
+from core.topics import DEPLOYMENTS, RULES, Direction, TopicSpec
 from engine.connection import Connection
 from engine.producer import TRANSACTION_S
 from engine.protocol import GroupRightsRequest, TopicRightsRequest
@@ -73,7 +73,7 @@ def of_worker(
         ours = topics[settings.topic_prefix + spec.name]
         if spec.direction is not Direction.IN:
             ours.add(WRITE)
-        if spec.direction is Direction.INTERNAL or spec.name == DEPLOYMENTS.name:
+        if spec.direction is Direction.INTERNAL or spec.name in {DEPLOYMENTS.name, RULES.name}:
             ours.add(READ)
     return Needed(
         {name: frozenset(operations) for name, operations in topics.items()},

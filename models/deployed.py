@@ -11,7 +11,7 @@ import msgspec
 
 from core.events import Deployment
 from models.exchange import Exchange
-from models.manifest import Manifest
+from models.manifest import Kind, Manifest
 from models.precision import FP32
 from models.routing import Routing
 from models.status import Filling, Late
@@ -38,6 +38,11 @@ class Deployed:
     error: str | None = None
     """Why not all of it is loaded."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @property
+    def kind(self) -> Kind | None:
+        """None before the first of its versions has been loaded here."""
+        return next((version.manifest.kind for version in self.loaded), None)
 
     @property
     def loaded(self) -> list[LiveVersion]:

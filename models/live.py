@@ -6,11 +6,12 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
-from core.errors import HeldError, ModelError, NoModelError, NoRoomError, UnknownModelError
+from core.errors import HeldError, ModelError, NoModelError, NoRoomError, UnknownModelError, UsageError
 from core.events import Deployment
+from models.decoder.decoder import Decoder
 from models.deployed import Deployed, answering
 from models.device import Device
 from models.exchange import Exchange, drained
@@ -24,6 +25,7 @@ from models.routing import Routing
 from models.status import Filling, Late
 from models.store import ModelStore
 from models.swap import Course, Stage
+from models.talking import Talking
 from models.verifier import Verifier, patience
 from models.version import LiveVersion, Load
 
@@ -50,14 +52,15 @@ class LiveModels:
         default: str | None = None,
         aside: InferenceThread | None = None,
         verifier: Verifier | None = None,
+        talking: Talking | None = None,
     ) -> None:
         """default: the model of events that name none; without it, the only one that is deployed. aside: where
         shadows compute; without it, among the others. verifier: tries what is to be loaded first; without it, that
-        is tried here."""
+        is tried here. talking: what language models have here."""
         self.store = store
         self.device = device
         """What they run on."""
-        self.loader = Loader(store, device, thread, aside, verifier)
+        self.loader = Loader(store, device, thread, aside, verifier, talking)
         self._thread = thread
         self._default = default
         self._models: dict[str, Deployed] = {}
@@ -313,9 +316,12 @@ class LiveModels:
         NoModelError when the model is deployed but not live yet, or the event names none and the default, or any
         model, is still to come: such events may wait; HeldError when they have to.
         """
-        deployed = self.deployed()
+        kinds = {model: self._models[model].kind for model in self.deployed()}
+        deployed = [model for model, kind in kinds.items() if kind is None or kind.scores]
         if name is not None and name not in deployed:
             raise UnknownModelError(name, deployed)
+        # What has never been loaded here may be a language model: once another one answers, none is meant by no name.
+        deployed = [model for model in deployed if kinds[model] is not None] or deployed
         wanted = name or self._default or (deployed[0] if len(deployed) == 1 else None)
         if wanted is None and deployed:
             raise UnknownModelError(None, deployed)
@@ -326,6 +332,18 @@ class LiveModels:
             held = model is not None and model.exchange is not None
             raise (HeldError if held else NoModelError)(self._why_not(wanted))
         return wanted
+
+    def decoders(self) -> dict[str, LiveVersion]:
+        """The language models that answer, by name; the version's engine is a Decoder. Hold it while it answers."""
+        live = ((name, self._models[name].routing.active) for name in self.models())
+        return {name: one for name, one in live if one is not None and isinstance(one.engine, Decoder)}
+
+    async def forget(self, session: str) -> None:
+        """Drops what language models have of a session here; what they make for it ends."""
+        for version in self.versions():
+            if isinstance(version.engine, Decoder):
+                with suppress(UsageError):  # it is being let go, with all that it has
+                    await version.engine.forget(session)
 
     def get(self, name: str) -> LiveVersion | None:
         """The active version now, or None. To compute on it, hold it with `using`."""

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 
 from core.errors import NoRoomError, UnsafeModelError
 from models.budget import Share
+from models.decoder.decoder import Decoder
 from models.device import Device
 from models.folder import ModelFolder
 from models.inference import InferenceThread
@@ -17,6 +18,8 @@ from models.precision import FP32
 from models.runtime import Runtime
 from models.store import ModelStore
 from models.swap import Course, Stage
+from models.talking import Talking
+from models.talking import load as begin
 from models.verifier import Place, Verifier, patience
 from models.version import LiveVersion, Load
 
@@ -33,8 +36,10 @@ class Loader:
         thread: InferenceThread,
         aside: InferenceThread | None = None,
         verifier: Verifier | None = None,
+        talking: Talking | None = None,
     ) -> None:
-        """aside: where shadows compute. verifier: tries what is to be loaded first."""
+        """aside: where shadows compute. verifier: tries what is to be loaded first. talking: what language models
+        have."""
         self.store = store
         self.device = device
         self.thread = thread
@@ -42,6 +47,7 @@ class Loader:
         self.checks: list[Callable[[Manifest], None]] = []
         """Conditions that a version must meet: each raises a ModelError."""
         self._aside = aside
+        self._talking = talking or Talking()
         self._turn = asyncio.Lock()
         self._weights: dict[str, int] = {}
         """Key of a folder and precision -> bytes of its weights, for those that have been candidates."""
@@ -87,7 +93,7 @@ class Loader:
         async with self.turn():
             roomy = self.device.memory.fits(self.need(folder, load[1]))
             device, share = (self.device, self.share(folder, load[1])) if roomy else (Device.of("cpu"), None)
-            (await Runtime.load(folder, device, self.thread, precision=load[1], share=share)).close()
+            (await asyncio.to_thread(begin, folder, device, self.thread, precision=load[1], share=share)).close()
         return folder.manifest
 
     def need(self, folder: ModelFolder, precision: str) -> int:
@@ -119,7 +125,8 @@ class Loader:
         Raises what Runtime raises, and UnsafeModelError after the limit.
         """
         loading = asyncio.ensure_future(
-            Runtime.load(
+            asyncio.to_thread(
+                begin,
                 folder,
                 self.device,
                 self.thread,
@@ -127,6 +134,7 @@ class Loader:
                 warming=lambda: course.to(Stage.WARMING),
                 precision=precision,
                 share=share,
+                talking=self._talking,
             )
         )
         await asyncio.wait((loading,), timeout=within_s)
@@ -168,7 +176,7 @@ def whole(load: Load) -> str:
     return version if precision == FP32 else f"{version} in {precision}"
 
 
-def _let_go(loading: asyncio.Future[Runtime]) -> None:
+def _let_go(loading: asyncio.Future[Runtime | Decoder]) -> None:
     """Of a load that nobody waits for any more."""
     if not loading.cancelled() and loading.exception() is None:
         loading.result().close()

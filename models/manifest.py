@@ -16,6 +16,7 @@ from models.calibration import Calibration, Isotonic
 from models.dtype import Dtype
 from models.features import SESSION, Feature, RawFeature, SessionFeature, parse
 from models.feedback import Awaited
+from models.language import TEMPLATE, TOKENIZER, Language
 from models.part import Part, Share
 from models.precision import FP32, Precision
 from models.quality import Performance
@@ -49,6 +50,13 @@ class Kind(StrEnum):
 
     CLASSIFIER = "classifier"
     REGRESSOR = "regressor"
+    DECODER = "decoder"
+    """A language model: answers messages, not observations."""
+
+    @property
+    def scores(self) -> bool:
+        """Whether it answers observations."""
+        return self in (Kind.CLASSIFIER, Kind.REGRESSOR)
 
 
 class InputField(Part):
@@ -159,8 +167,9 @@ class Manifest(Part):
     name: ModelName
     version: Version
     kind: Kind = Kind.CLASSIFIER
-    inputs: Annotated[dict[OnnxName, Input], Field(min_length=1)]
-    outputs: Outputs
+    inputs: dict[OnnxName, Input] = Field(default_factory=dict)
+    """Of models that score."""
+    outputs: Outputs = Outputs()
     labels: tuple[Label, ...] = ()
     """Of classifiers, in the order of the probabilities' columns."""
     files: Annotated[dict[str, Sha256], Field(min_length=1)]
@@ -180,15 +189,27 @@ class Manifest(Part):
     performance: Performance | None = None
     """How labels that come back are judged; null: as a Performance without anything said."""
     golden: tuple[Golden, ...] = ()
+    """Of models that score; a decoder's are in `language`."""
     precisions: dict[PrecisionName, Precision] = Field(default_factory=dict)
     """Name -> the same model in another file (models/precision.py). model.onnx is fp32; where it is named, then for its
     latency."""
+    language: Language | None = None
+    """Of decoders."""
     licence: str | None = None
     made_by: str | None = None
     """What made it: program, data, date; free text."""
 
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> Self:
+        if MODEL not in self.files:
+            raise ValueError(f"files must name {MODEL}")
+        if not self.kind.scores:
+            self._check_language()
+            return self
+        if self.language is not None:
+            raise ValueError(f"language belongs to a decoder, not to a {self.kind}")
+        if not self.inputs:
+            raise ValueError(f"a {self.kind} needs inputs")
         classifier = self.kind is Kind.CLASSIFIER
         if classifier and (self.outputs.probabilities is None or self.outputs.value or self.outputs.interval):
             raise ValueError("a classifier's outputs name its probabilities and nothing else")
@@ -198,11 +219,16 @@ class Manifest(Part):
             raise ValueError(f"a classifier needs two labels or more, got {list(self.labels)}")
         if len(set(self.labels)) < len(self.labels) or (self.labels and not classifier):
             raise ValueError("labels must differ from each other, and a regressor has none")
-        if MODEL not in self.files:
-            raise ValueError(f"files must name {MODEL}")
         decision = self.thresholds.decision
         if decision and decision.label not in (self.labels if classifier else (None,)):
             raise ValueError(f"thresholds.decision.label is {decision.label!r}, but labels are {list(self.labels)}")
+        self._check_watched(classifier)
+        self._check_precisions()
+        self._check_fields()
+        self._check_features()
+        return self
+
+    def _check_watched(self, classifier: bool) -> None:
         if self.feedback is not None:
             self.feedback.check(self.labels)
         if isinstance(self.calibration, Isotonic) and len(self.labels) != 2:
@@ -211,10 +237,6 @@ class Manifest(Part):
             raise ValueError("a regressor has no calibration")
         if self.performance and self.performance.measured:
             self.performance.measured.check(classifier)
-        self._check_precisions()
-        self._check_fields()
-        self._check_features()
-        return self
 
     def _check_precisions(self) -> None:
         for name, one in self.precisions.items():
@@ -224,6 +246,14 @@ class Manifest(Part):
                 raise ValueError(f"precisions.{name}.file is {one.file!r}, which files doesn't name")
         if len({one.file for one in self.precisions.values()}) < len(self.precisions):
             raise ValueError("two precisions have the same file")
+
+    def _check_language(self) -> None:
+        if self.language is None:
+            raise ValueError("a decoder needs language")
+        if self.inputs or self.labels or self.golden or self.outputs != Outputs() or self.thresholds != Thresholds():
+            raise ValueError("a decoder has neither inputs, outputs, labels and thresholds nor golden: see language")
+        if missing := {TOKENIZER, TEMPLATE} - self.files.keys():
+            raise ValueError(f"files must name {', '.join(sorted(missing))}")
 
     def _check_fields(self) -> None:
         wanted = {field.name for _, field in self.fields()}

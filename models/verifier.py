@@ -36,7 +36,7 @@ from models.inference import InferenceThread
 from models.manifest import MANIFEST, Manifest
 from models.memory import available
 from models.precision import FP32
-from models.runtime import Runtime
+from models.talking import load
 
 log = logging.getLogger(__name__)
 
@@ -288,7 +288,7 @@ def verdict(request: _Request, thread: InferenceThread, tell: Callable[[_Answer]
         tell(_Answer("while it was loaded"))
         device = Device.of(request.device, memory=request.room)
         share = device.memory.take(who, request.room) if request.room is not None else None
-        Runtime(
+        load(
             folder,
             device,
             thread,

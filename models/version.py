@@ -7,7 +7,9 @@ import time
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from core.errors import UsageError
 from models.budget import Share
+from models.decoder.decoder import Decoder
 from models.engine import Arrays, Engine, rows_of
 from models.limits import Figures
 from models.manifest import Manifest
@@ -60,7 +62,12 @@ class LiveVersion:
     """A verified version, held by everybody who computes on it: it is freed when it drains and the last lets go."""
 
     def __init__(
-        self, manifest: Manifest, engine: Engine, course: Course, precision: str = FP32, share: Share | None = None
+        self,
+        manifest: Manifest,
+        engine: Engine | Decoder,
+        course: Course,
+        precision: str = FP32,
+        share: Share | None = None,
     ) -> None:
         """precision: which of its files the engine computes. share: what that holds of a device's memory, if somebody
         counts."""
@@ -147,6 +154,8 @@ class LiveVersion:
 
     async def compute(self, inputs: Arrays, *, aside: bool) -> Scores:
         """As predict(), for a comparison: its figures don't count it."""
+        if isinstance(self.engine, Decoder):
+            raise UsageError(f"{self.manifest.identity} is a language model: it answers messages")
         return Scores.of(self.manifest, await self.engine.run(inputs, aside=aside))
 
     def hold(self) -> None:

@@ -34,7 +34,7 @@ Message = Mapping[str, Any] | msgspec.Struct | msgspec.Raw
 STOPPING: Final = "the worker stops"
 
 
-class _GoneError(Exception):
+class GoneError(Exception):
     """The client has."""
 
 
@@ -42,7 +42,7 @@ class Events:
     """All streams of one server: their number has a limit, and they end together."""
 
     def __init__(self) -> None:
-        self._open: set[EventStream] = set()
+        self.opened: set[EventStream] = set()
         self._stopped = False
 
     def stream(self, source: AsyncIterator[Message]) -> EventStream:
@@ -51,16 +51,25 @@ class Events:
 
         A source that raises, or ends, ends the stream with a message of type `end`. Raises BusyError.
         """
+        self.check()
+        return EventStream(source, self.opened)
+
+    def check(self) -> None:
+        """Raises BusyError where no other stream may begin."""
         if self._stopped:
             raise BusyError(STOPPING)
-        if len(self._open) >= MOST:
+        if len(self.opened) >= MOST:
             raise BusyError(f"{MOST} streams are open on this worker, which is all that it serves: ask again")
-        return EventStream(source, self._open)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the worker stops."""
+        return self._stopped
 
     def stop(self) -> None:
         """Every stream ends now, and no other begins."""
         self._stopped = True
-        for stream in self._open:
+        for stream in self.opened:
             stream.stop()
 
 
@@ -84,7 +93,7 @@ class EventStream(web.StreamResponse):
         try:
             await asyncio.wait([self._pump])
             if self._stopping and self.prepared:
-                with suppress(_GoneError):
+                with suppress(GoneError):
                     await self._say("end", {"reason": STOPPING}, FAREWELL_S)
         finally:
             self._opened.discard(self)
@@ -104,7 +113,7 @@ class EventStream(web.StreamResponse):
             self._pump.cancel()
 
     async def _send_all(self, request: web.BaseRequest) -> None:
-        with suppress(_GoneError):
+        with suppress(GoneError):
             try:
                 await self._begin(request)
                 if request.method == "HEAD":
@@ -113,7 +122,7 @@ class EventStream(web.StreamResponse):
                 async for message in self._in_time():
                     await self._write(b"data: %b\n\n" % answers.encode(message))
                 reason = "there is nothing more to come from here: connect again"
-            except _GoneError:
+            except GoneError:
                 raise
             except Exception as error:
                 if status_of(error) is None:
@@ -125,7 +134,7 @@ class EventStream(web.StreamResponse):
         try:
             await self.prepare(request)
         except ConnectionError:
-            raise _GoneError from None
+            raise GoneError from None
 
     async def _in_time(self) -> AsyncIterator[Message]:
         """The source's messages, and heartbeats between them."""
@@ -133,7 +142,7 @@ class EventStream(web.StreamResponse):
             following = asyncio.ensure_future(anext(self._source))
             try:
                 while not (await asyncio.wait([following], timeout=HEARTBEAT_S))[0]:
-                    await self._write(b": still here\n\n")
+                    await self._beat()
             finally:
                 if not following.done():
                     following.cancel()
@@ -143,6 +152,10 @@ class EventStream(web.StreamResponse):
             except StopAsyncIteration:
                 return
             yield message
+
+    async def _beat(self) -> None:
+        """Nothing new, but somebody is here."""
+        await self._write(b": still here\n\n")
 
     async def _say(self, kind: str, message: Message, within_s: float | None = None) -> None:
         await self._write(b"event: %b\ndata: %b\n\n" % (kind.encode(), answers.encode(message)), within_s)
@@ -154,6 +167,6 @@ class EventStream(web.StreamResponse):
         except TimeoutError:
             if self._transport is not None:
                 self._transport.abort()  # else what it doesn't take would go on waiting for it
-            raise _GoneError from None
+            raise GoneError from None
         except ConnectionError:
-            raise _GoneError from None
+            raise GoneError from None

@@ -16,6 +16,7 @@ from prometheus_client.samples import Exemplar
 from core.histogram import Histogram
 from engine.app import App
 from engine.pulse import age
+from models.decoder.decoder import Decoder
 from models.joining import Fate
 from models.limits import Verdict
 from models.swap import Stage
@@ -84,6 +85,8 @@ class WorkerCollector(Collector):
         yield from self._times()
         yield from self._queues()
         yield from self._state()
+        yield from self._rules()
+        yield from self._chat()
         yield from self._models()
         yield from self._drift()
         predicted = cast("Predicted | None", self._engine.tables.get("predicted"))  # of applications that read feedback
@@ -161,6 +164,28 @@ class WorkerCollector(Collector):
         yield _gauge("restore_left_records", "Records to replay before it opens", ["partition"], replay, "records")
         copies = {n: old for n, old in engine.standbys.staleness().items() if old is not None}
         yield _gauge("copy_age_seconds", "How far a copy of a partition is behind", ["partition"], copies, "seconds")
+
+    def _rules(self) -> Iterator[Metric]:
+        told = "Records that a rule let pass or stopped, or would have stopped in a dry run"
+        yield _counter("rules", told, ["set", "rule", "did"], self._engine.gate.counts)
+
+    def _chat(self) -> Iterator[Metric]:
+        turns: dict[Label, int] = {}
+        tokens: dict[Label, int] = {}
+        sessions: dict[Label, int] = {}
+        for name, live in self._engine.models.decoders().items():
+            version = (name, live.version)
+            assert isinstance(live.engine, Decoder)
+            told = live.engine.figures
+            turns[version] = told.turns
+            kinds = {"prompt": told.prompt_tokens, "cached": told.cached_tokens, "sampled": told.decoded_tokens}
+            tokens |= {(*version, kind): count for kind, count in kinds.items()}
+            states = {"active": told.active, "waiting": told.waiting, "resident": told.resident}
+            sessions |= {(*version, state): count for state, count in states.items()}
+        model = ["model", "version"]
+        yield _counter("chat_turns", "Replies that a language model has ended", model, turns)
+        yield _counter("chat_tokens", "Tokens of prompts, known ones, and sampled", [*model, "kind"], tokens)
+        yield _gauge("chat_sessions", "Sessions of a language model", [*model, "state"], sessions)
 
     def _models(self) -> Iterator[Metric]:
         names = ["model", "version"]

@@ -99,6 +99,18 @@ class Owners:
             answer.close()
             raise
 
+    async def listen(self, request: web.Request, partition: int, path: str) -> Relay:
+        """What the owner streams at a path, on behalf of a request. Raises as forward() does."""
+        owner = self._owner(request, partition)
+        try:
+            answer = await self._get(owner, request, FOLLOWING, path)
+        except FAULTS as error:
+            raise _unreachable(owner, partition, error) from error
+        if answer.status != 200:
+            answer.close()
+            raise OwnerError(f"the owner of partition {partition} answers with status {answer.status}")
+        return Relay(answer, owner, partition)
+
     def _owner(self, request: web.Request, partition: int) -> URL:
         owner = self.url(partition)
         if owner is None or self._app.rebalancing or HOP in request.headers or owner == self._app.conf.canonical_url:
@@ -128,9 +140,12 @@ class Owners:
         except FAULTS as error:
             raise _unreachable(owner, partition, error) from error
 
-    async def _get(self, owner: URL, request: web.Request, timeout: ClientTimeout) -> ClientResponse:
+    async def _get(
+        self, owner: URL, request: web.Request, timeout: ClientTimeout, path: str | None = None
+    ) -> ClientResponse:
+        """path: where another one than the request's is asked for; encoded."""
         headers = {HOP: "1"} | {name: request.headers[name] for name in HANDED_DOWN if name in request.headers}
-        target = URL(f"{owner.origin()}{request.rel_url.raw_path_qs}", encoded=True)
+        target = URL(f"{owner.origin()}{path or request.rel_url.raw_path_qs}", encoded=True)
         return await self._client().get(target, headers=headers, allow_redirects=False, timeout=timeout)
 
     def others(self) -> dict[URL, list[int]]:

@@ -20,6 +20,7 @@ from engine import tls
 from engine.app import App
 from web import answers
 from web.access import Access, is_everything, is_loopback
+from web.chat import Chat
 from web.connections import Connections
 from web.drift import Drift
 from web.errors import status_of
@@ -34,6 +35,7 @@ from web.overview import Overview
 from web.owners import Owners
 from web.page import Page
 from web.protocol import Protocol
+from web.replies import Replies
 from web.shortcut import Shortcut
 from web.tables import Tables
 
@@ -186,7 +188,9 @@ class WebServer(Service):
         app, owners, events = self.app, self._owners, self._events
         views = (self._lookup, Tables(app), Models(app), Drift(app, owners), Metrics(app))
         overview = Overview(app, owners, events, self._history)
-        for part in (Health(app), *views, overview, Page(), OpenApi(app)):
+        replies = Replies(app, owners, events)
+        talk = (replies, Chat(app, replies, events))
+        for part in (Health(app), *views, overview, *talk, Page(), OpenApi(app)):
             application.add_routes(part.routes())
         taken = {(r.method, r.resource.canonical) for r in application.router.routes() if r.resource is not None}
         for route in page_routes(self.app):

@@ -28,10 +28,12 @@ from engine.table import Shard, Table
 from engine.task import PartitionTask
 from engine.testing.log import Log, LogChangelog, LogCommitter, changelog_of
 from engine.testing.trial import SETTLE_S, Trial, Written, encoded, given, timestamp
+from models.decoder.decoder import Sizes
 from models.device import Device
 from models.inference import InferenceThread
 from models.live import LiveModels
 from models.store import ModelStore
+from models.talking import Talking
 
 E = TypeVar("E")
 
@@ -113,7 +115,9 @@ class InMemory(Trial):
             self._folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="homunculus-trial-")))
             thread = InferenceThread()
             stack.push_async_callback(thread.close)
-            self.models = LiveModels(store, device, thread, settings.default_model)
+            sizes = Sizes(settings.chat_slots, settings.chat_context, threads=settings.chat_threads)
+            talking = Talking(sizes, self._folder / ".kv", settings.chat_disk)
+            self.models = LiveModels(store, device, thread, settings.default_model, talking=talking)
             stack.callback(self.models.close)
             stack.push_async_callback(self._close)
             await self._open()

@@ -126,6 +126,16 @@ class Worker:
         status = await self._process.wait()
         raise self.error(f"the worker ended with status {status}")
 
+    async def kill(self) -> None:
+        """SIGKILL, as a crash is: nothing has a last word."""
+        process, self._process = self._process, None
+        web, self._web = self._web, None
+        if web is not None:
+            await web.close()
+        if process is not None:
+            os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+
     async def stop(self) -> int | None:
         """Ends it: its exit status, -9 when it had to be killed, None when it wasn't running. May be called again."""
         process, self._process = self._process, None

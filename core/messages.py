@@ -1,0 +1,120 @@
+"""What people and models say to each other: messages come in, replies go out."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from core.events import Identifier, Timestamp
+
+Speaker = Literal["user", "system", "developer", "assistant", "tool"]
+"""Who says something. `developer` is OpenAI's newer word for `system`."""
+
+Finish = Literal["stop", "length", "cancelled", "timeout", "refused"]
+"""Why a reply ends: the model ended it, it may not be longer, somebody or the clock stopped it, it was never made."""
+
+
+class Said(msgspec.Struct, gc=False):
+    """One thing that was said."""
+
+    role: Speaker
+    text: str
+
+
+class Generation(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """How a reply is to be made. What isn't given is what the model's folder says."""
+
+    max_tokens: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+    """The worker's own limit holds as well (HOMUNCULUS_CHAT_MAX_TOKENS)."""
+    temperature: Annotated[float, Meta(ge=0, le=10)] | None = None
+    """0: always the likeliest token."""
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Meta(ge=0)] | None = None
+    min_p: Annotated[float, Meta(ge=0, lt=1)] | None = None
+    repetition_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
+    """By default one made of the message's own place, so that a replay draws the same."""
+    stop: Annotated[list[Annotated[str, Meta(min_length=1, max_length=200)]], Meta(max_length=16)] | None = None
+    """Texts that end the reply; they aren't part of it."""
+    schema: dict[str, Any] | None = None
+    """A JSON schema that the reply keeps to."""
+
+
+class Message(msgspec.Struct, omit_defaults=True):
+    """Something that somebody says in a session, or, with `cancel`, the wish that a reply be stopped."""
+
+    id: Identifier
+    session: Identifier
+    ts: Timestamp
+    text: str = ""
+    role: Speaker = "user"
+    user: str | None = None
+    tenant: str | None = None
+    attributes: dict[str, Any] | None = None
+    """For rules."""
+    priority: Annotated[int, Meta(ge=-100, le=100)] = 0
+    """Of messages that wait for the model, those with more of it go first."""
+    ctx_ttl: Annotated[float, Meta(gt=0, le=3.2e9)] | None = None
+    """Seconds of event time after which the session's context is forgotten, from this message on. Default: as before,
+    else HOMUNCULUS_CTX_TTL."""
+    cancel: Identifier | None = None
+    """Id of the message of this session whose reply is to stop."""
+    model: str | None = None
+    """Default: the only language model that is deployed, or HOMUNCULUS_DEFAULT_CHAT_MODEL."""
+    options: Generation | None = None
+    pinned: bool = False
+    """Whether what is said here stays when the window moves on. System messages always do."""
+    history: Annotated[list[Said], Meta(max_length=10_000)] | None = None
+    """All that was said before, as the sender has it: the session's context becomes this. Default: what it holds."""
+    seconds: Annotated[float, Meta(gt=0, le=86_400)] | None = None
+    """Until when it has to be answered, counted from when it is worked on; HOMUNCULUS_CHAT_SECONDS holds as well."""
+
+
+class Usage(msgspec.Struct, gc=False, omit_defaults=True):
+    """What a reply took."""
+
+    prompt_tokens: int = 0
+    """What the model was given: context, message, and the marks between them."""
+    cached_tokens: int = 0
+    """Those of them that it had computed before."""
+    completion_tokens: int = 0
+    wait_ms: float = 0
+    """From when the message's turn came to the first of its tokens being computed."""
+    first_token_ms: float = 0
+    """From when its turn came to its first token."""
+    total_ms: float = 0
+    resumed_tokens: int = 0
+    """Tokens of the reply that were recorded by a worker that then died, or lost the partition."""
+    dropped_turns: int = 0
+    """Turns of the session that no longer fitted into the window."""
+
+
+class Reply(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A piece of an answer, or, with `final`, all of it."""
+
+    id: str
+    """The message's source and seq, e.g. messages/3/10/0."""
+    message_id: str
+    session: str
+    ts: int
+    """The message's own."""
+    seq: int
+    """Counts the records of one reply from 0."""
+    text: str
+    """A part's own text; the final one has it whole."""
+    final: bool
+    source: Literal["model", "cache", "passage", "rule"]
+    """Who says it; rule: the worker itself, where it doesn't ask the model."""
+    model: str | None = None
+    version: str | None = None
+    finish: Finish | None = None
+    """Of final ones."""
+    why: str | None = None
+    """Where there is no whole answer: what was wrong, or which limit ended it."""
+    error: str | None = None
+    """Class of what was wrong, for programs; where it is refused."""
+    usage: Usage | None = None
+    """Of final ones."""
+    citations: list[dict[str, Any]] = []

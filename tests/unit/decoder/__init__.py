@@ -1,0 +1,1 @@
+"""Decoders: replies, what is kept of sessions, templates, sampling."""
