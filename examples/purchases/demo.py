@@ -60,8 +60,6 @@ SESSION_TIMEOUT_S: Final = 6
 START_S: Final = 90.0
 """Longest wait for the worker, which compiles its libraries at its first start."""
 LIVE_S: Final = 60.0
-LABELS_S: Final = 30.0
-"""For the last labels to find their answers."""
 WEB_PORT: Final = 6066
 INTERRUPTED: Final = 130
 
@@ -154,7 +152,7 @@ class Demo:
         """Sends everything and reads all answers. Returns what it has waited for, when the new version was asked for,
         and how many labels have found their answers."""
         screen, ledger = self._screen, self._ledger
-        async with Replay(self._options, self._prefix, ledger, self._story) as replay:
+        async with Replay(self._options, self._prefix, ledger, self._story, worker.labels_joined) as replay:
             with screen.step("model") as step:
                 await replay.ask_for(OLD)
                 await worker.ready(LIVE_S)
@@ -164,13 +162,12 @@ class Demo:
             try:
                 await _beside(self._send(replay, loop, trainer), replay.read(), screen.follow(ledger.progress))
                 screen.line(f"{ledger.answered:>7,} of {len(self._events):,} events are answered")
-                joined = await _beside(worker.labels_joined(ledger.labels, LABELS_S), replay.read())
             except StalledError as error:
                 raise worker.error(str(error)) from error
             await replay.read_rest()
             if not ledger.answered:
                 raise worker.error(f"not one event was answered: {ledger.refused[0]}")
-            return loop, replay.requested_at[NEW], joined
+            return loop, replay.requested_at[NEW], await worker.labels_joined()
 
     async def _send(self, replay: Replay, loop: Loop, trainer: Guarded) -> None:
         """The whole stream, and what the demo does itself on the way: it asks for the new version on day 180."""
@@ -187,6 +184,7 @@ class Demo:
             await replay.ask_for(NEW)
         await replay.send(n)
         await replay.answered(0)
+        await replay.labelled(0)
 
     def _how_to_go_on(self, worker: Worker) -> str:
         session = self._events[-1].session

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -31,8 +31,11 @@ UNDER_WAY: Final = 2000
 SHARE: Final = 40
 """While a change of version is under way, at most a fortieth of the events that are left may wait: so the stream can't
 run out before the new version answers, however slow the machine."""
+LABELS_UNDER_WAY: Final = 1000
+"""Labels that may be on their way to their answers: a fortnight of the stream, and answers are kept for longer."""
 STALL_S: Final = 30.0
-"""Longest wait for the next answer."""
+"""Longest wait for the next answer, and for labels."""
+POLL_S: Final = 0.02
 STOP_S: Final = 3.0
 BATCH_BYTES: Final = 1 << 20
 
@@ -44,14 +47,19 @@ class StalledError(HomunculusError):
 class Replay:
     """Both ends of the stream; `async with` connects them.
 
-    options: aiokafka's, to reach the broker; prefix: of the topics' names.
+    options: aiokafka's, to reach the broker; prefix: of the topics' names; joined: how many labels have found their
+    answers.
     """
 
-    def __init__(self, options: dict[str, Any], prefix: str, ledger: Ledger, story: Story) -> None:
+    def __init__(
+        self, options: dict[str, Any], prefix: str, ledger: Ledger, story: Story, joined: Callable[[], Awaitable[int]]
+    ) -> None:
         self.requested_at: dict[str, float] = {}
         """version -> when it was asked for, on the ledger's clock."""
         self._ledger = ledger
         self._story = story
+        self._joined = joined
+        self._have_joined = 0
         self._prefix = prefix
         self._outcomes = outcomes(ledger.events)
         self._where: dict[str, int] = {}
@@ -105,6 +113,7 @@ class Replay:
         while ledger.sent < stop:
             start, room = ledger.sent, self._room()
             await self.answered(room - 1)
+            await self.labelled(LABELS_UNDER_WAY)
             end = min(stop, start + CHUNK, start + room - ledger.waiting)
             await asyncio.gather(*acks)  # of the chunk before: raises what the broker refused
             acks = await self._send(start, end)
@@ -165,6 +174,19 @@ class Replay:
                 raise StalledError(
                     f"no answer came for {STALL_S:g} s: {ledger.answered:,} of {ledger.sent:,} sent events are answered"
                 ) from None
+
+    async def labelled(self, left: int) -> None:
+        """Waits until no more than `left` labels are without their answers. Raises StalledError."""
+        deadline = time.monotonic() + STALL_S
+        while self._ledger.labels - self._have_joined > left:
+            if (joined := await self._joined()) > self._have_joined:
+                self._have_joined, deadline = joined, time.monotonic() + STALL_S
+            elif time.monotonic() > deadline:
+                raise StalledError(
+                    f"no label found its answer for {STALL_S:g} s: {joined:,} of {self._ledger.labels:,} have"
+                )
+            else:
+                await asyncio.sleep(POLL_S)
 
     async def _poll(self, timeout_ms: int) -> None:
         for tp, records in (await self._consumer.getmany(timeout_ms=timeout_ms)).items():

@@ -35,13 +35,16 @@ from models.store import ModelStore
 NAME: Final = "repeat-purchase"
 LABELS: Final = (LAPSES, RETURNS)
 LEARN_MS: Final = 120 * DAY_MS
-AWAITED_S: Final = (HORIZON_MS + DAY_MS) / 1e3
-"""Event time after which every purchase has its label: whoever hasn't returned by then is told a day later at most."""
+KNOWN_S: Final = (HORIZON_MS + DAY_MS) / 1e3
+"""Event time after which every purchase has its label: that somebody hasn't returned is told with the next purchase of
+anybody."""
+AWAITED_S: Final = KNOWN_S + 30 * DAY_MS / 1e3
+"""How long labels may take: in a replay, a month is a moment."""
 JUDGED_S: Final = 7 * DAY_MS / 1e3
 """Performance is judged by the week."""
-WATCHED: Final = frozenset({"quantity", "session.seconds_since_last", "session.zscore.amount"})
-"""Features whose reference the manifest keeps. Counts and ages of customers grow by themselves, so they drift for
-certain."""
+WATCHED: Final = frozenset({"quantity"})
+"""Features whose reference the manifest keeps. All customers came in the first twelve weeks, so what they have done up
+to now grows by itself: it drifts for certain."""
 
 Floats32 = NDArray[np.float32]
 
@@ -134,7 +137,7 @@ def made(model: Any, version: str, reference: Period, of: str, store: ModelStore
         )
         told = converted.manifest
         assert told.performance is not None  # made of the truth
-        performance = Performance(window_s=JUDGED_S, labels_after_s=AWAITED_S, measured=told.performance.measured)
+        performance = Performance(window_s=JUDGED_S, labels_after_s=KNOWN_S, measured=told.performance.measured)
         features = {name: described for name, described in told.features.items() if name in WATCHED}
         awaited = Awaited(horizon=AWAITED_S)
         told.model_copy(update={"feedback": awaited, "performance": performance, "features": features}).write(
