@@ -101,9 +101,10 @@ class Report:
     def _alerts(self) -> str:
         alerts = self.ledger.alerts.values()
         reminders = sum(alert.id.endswith("/reminder") for alert in alerts)
-        kinds = Counter(alert.kind for alert in alerts if not alert.id.endswith("/reminder"))
+        over = sum(alert.state == "resolved" for alert in alerts)
+        kinds = Counter(a.kind for a in alerts if a.state != "resolved" and not a.id.endswith("/reminder"))
         told = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
-        return f"{len(alerts):,}{f': {told}' if told else ''}{f', {reminders} reminders' if reminders else ''}"
+        return f"{len(alerts):,}{f': {told}' if told else ''}; {over} ends, {reminders} reminders"
 
     def _answers_of(self, version: str) -> str:
         ledger = self.ledger
