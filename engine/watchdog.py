@@ -55,7 +55,7 @@ class Watchdog:
                 )
         if (wrong := engine.grown() or _refused(consumer)) is not None:
             return wrong
-        if consumer._coordinator.generation > 0:
+        if consumer._coordinator.generation >= 0:  # the embedded broker counts from 0; out of the group it is -1
             self._member_at = now
         elif now - self._member_at > JOIN_S:
             return WatchdogError(

@@ -85,6 +85,11 @@ def test_a_group_that_never_takes_it_ends_it(engine: Any) -> None:
     assert "HOMUNCULUS_SESSION_TIMEOUT" in str(after(engine, JOIN_S + 1))
 
 
+def test_a_group_that_counts_from_zero_has_taken_it(engine: Any) -> None:
+    engine.consumer._coordinator.generation = 0
+    assert after(engine, 1e6) is None
+
+
 def test_a_consumer_task_that_has_ended_ends_it(engine: Any) -> None:
     dog = Watchdog(engine)
     engine.consumer._fetcher._fetch_task = SimpleNamespace(done=lambda: True)
