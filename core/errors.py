@@ -16,7 +16,8 @@ HomunculusError
 │   ├── UnknownVersionError  scores are of a version that neither a worker nor the store has
 │   ├── NoModelError     no model is live yet, and the wait for one is over
 │   ├── ScoreError       the model gave no usable score for it
-│   └── OutputTooLargeError  what the record led to is larger than a record may be
+│   ├── OutputTooLargeError  what the record led to is larger than a record may be
+│   └── DocumentError    a document is too large, too deep or too many-pieced to be read
 ├── ModelError       the version that was live stays live
 │   ├── ModelNotFoundError   no such name or version in the store
 │   ├── StoreAwayError       the store can't be read now; versions that are cached still load
@@ -146,6 +147,10 @@ class ScoreError(RecordError):
 
 class OutputTooLargeError(RecordError):
     """What the record led to doesn't fit into a record."""
+
+
+class DocumentError(RecordError):
+    """A document can't be read within its limits; nothing of it becomes knowledge."""
 
 
 class ModelError(HomunculusError):

@@ -15,10 +15,12 @@ import msgspec
 from core.errors import ModelError, NoModelError, UnknownModelError
 from core.events import Deployment
 from models.device import Device
+from models.embedder.embedder import Embedder
 from models.features import SessionFeature
 from models.folder import ModelFolder
 from models.inference import InferenceThread
-from models.manifest import Manifest
+from models.loading import loaded
+from models.manifest import Kind, Manifest
 from models.routing import Routing
 from models.runtime import Runtime
 from models.store import ModelStore
@@ -40,6 +42,11 @@ class _Model:
     routing: Routing = field(default_factory=Routing)
     loading: Course | None = None
     draining: list[LiveVersion] = field(default_factory=list)
+
+    @property
+    def kind(self) -> Kind | None:
+        """None before the first of its versions has been loaded here."""
+        return next((version.manifest.kind for version in self.loaded), None)
 
     @property
     def loaded(self) -> list[LiveVersion]:
@@ -77,6 +84,8 @@ class LiveModels:
         self._device = device
         self._thread = thread
         self._aside = aside
+        self._texts: InferenceThread | None = None
+        """Where questions are embedded: in the way of no score."""
         self._default = default
         self._models: dict[str, _Model] = {}
         self._checks: list[Callable[[Manifest], None]] = []
@@ -184,11 +193,12 @@ class LiveModels:
             await self.verifier.check(folder, hurry=not self._thread.load.joined)
         return folder
 
-    async def _runtime(self, name: str, version: str, course: Course) -> Runtime:
+    async def _runtime(self, name: str, version: str, course: Course) -> Runtime | Embedder:
         folder = await self._candidate(name, version, course)
-        return await Runtime.load(
-            folder, self._device, self._thread, aside=self._aside, warming=lambda: course.to(Stage.WARMING)
-        )
+        if folder.manifest.kind is Kind.EMBEDDER and self._texts is None:
+            self._texts = InferenceThread("texts")
+        thread = self._thread if folder.manifest.kind.scores else self._texts or self._thread
+        return await loaded(folder, self._device, thread, self._aside, lambda: course.to(Stage.WARMING))
 
     async def _load(self, model: _Model, name: str, version: str) -> LiveVersion:
         model.loading = course = Course(f"{name}@{version}")
@@ -229,9 +239,12 @@ class LiveModels:
         NoModelError when the model is deployed but not live yet, or the event names none and the default, or any
         model, is still to come: such events may wait.
         """
-        deployed = self.deployed()
+        kinds = {model: self._models[model].kind for model in self.deployed()}
+        deployed = [model for model, kind in kinds.items() if kind is None or kind.scores]
         if name is not None and name not in deployed:
             raise UnknownModelError(name, deployed)
+        # What has never been loaded here may be a model for texts: once another one answers, none is meant by no name.
+        deployed = [model for model in deployed if kinds[model] is not None] or deployed
         wanted = name or self._default or (deployed[0] if len(deployed) == 1 else None)
         if wanted is None and deployed:
             raise UnknownModelError(None, deployed)
@@ -240,6 +253,32 @@ class LiveModels:
         if self.get(wanted) is None:
             raise NoModelError(self._why_not(wanted))
         return wanted
+
+    def embedder(self, name: str | None = None) -> Embedder | None:
+        """What makes texts vectors now: the model of that name, by default the only embedder, of several the first by
+        name. None while there is none. Hold its version with `embedding` to compute on it."""
+        version = self._embedder(name)
+        return version.engine if version is not None and isinstance(version.engine, Embedder) else None
+
+    def _embedder(self, name: str | None) -> LiveVersion | None:
+        for model in [name] if name else self.deployed():
+            version = self.get(model)
+            if version is not None and isinstance(version.engine, Embedder):
+                return version
+        return None
+
+    @contextmanager
+    def embedding(self, name: str | None = None) -> Iterator[Embedder | None]:
+        """Holds the embedder: it isn't freed before the block ends, whatever is deployed meanwhile."""
+        version = self._embedder(name)
+        if version is None:
+            yield None
+            return
+        version.hold()
+        try:
+            yield version.engine if isinstance(version.engine, Embedder) else None
+        finally:
+            version.release()
 
     def get(self, name: str) -> LiveVersion | None:
         """The active version now, or None. To compute on it, hold it with `using`."""

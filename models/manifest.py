@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstra
 from core.errors import ManifestError
 from core.events import ModelName, Version
 from models.dtype import Dtype
+from models.embedding import TOKENIZER, Embedding
 from models.features import SESSION, Feature, RawFeature, SessionFeature, parse
 
 MANIFEST: Final = "manifest.json"
@@ -41,6 +42,13 @@ class Kind(StrEnum):
 
     CLASSIFIER = "classifier"
     REGRESSOR = "regressor"
+    EMBEDDER = "embedder"
+    """Makes texts vectors, and answers no observations."""
+
+    @property
+    def scores(self) -> bool:
+        """Whether it answers observations."""
+        return self in (Kind.CLASSIFIER, Kind.REGRESSOR)
 
 
 class _Part(BaseModel):
@@ -155,8 +163,9 @@ class Manifest(_Part):
     name: ModelName
     version: Version
     kind: Kind = Kind.CLASSIFIER
-    inputs: Annotated[dict[OnnxName, Input], Field(min_length=1)]
-    outputs: Outputs
+    inputs: dict[OnnxName, Input] = {}
+    """Of models that score."""
+    outputs: Outputs = Outputs()
     labels: tuple[Label, ...] = ()
     """Of classifiers, in the order of the probabilities' columns."""
     files: Annotated[dict[str, Sha256], Field(min_length=1)]
@@ -165,12 +174,24 @@ class Manifest(_Part):
     reference_confidence: tuple[Share, ...] = ()
     """Confidences on the model's own validation data: what drift is measured against."""
     golden: tuple[Golden, ...] = ()
+    """Of models that score; an embedder's are in `embedding`."""
+    embedding: Embedding | None = None
+    """Of embedders."""
     licence: str | None = None
     made_by: str | None = None
     """What made it: program, data, date; free text."""
 
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> Self:
+        if MODEL not in self.files:
+            raise ValueError(f"files must name {MODEL}")
+        if not self.kind.scores:
+            self._check_embedding()
+            return self
+        if self.embedding is not None:
+            raise ValueError(f"embedding belongs to an embedder, not to a {self.kind}")
+        if not self.inputs:
+            raise ValueError(f"a {self.kind} needs inputs")
         classifier = self.kind is Kind.CLASSIFIER
         if classifier and (self.outputs.probabilities is None or self.outputs.value or self.outputs.interval):
             raise ValueError("a classifier's outputs name its probabilities and nothing else")
@@ -180,13 +201,19 @@ class Manifest(_Part):
             raise ValueError(f"a classifier needs two labels or more, got {list(self.labels)}")
         if len(set(self.labels)) < len(self.labels) or (self.labels and not classifier):
             raise ValueError("labels must differ from each other, and a regressor has none")
-        if MODEL not in self.files:
-            raise ValueError(f"files must name {MODEL}")
         decision = self.thresholds.decision
         if decision and decision.label not in (self.labels if classifier else (None,)):
             raise ValueError(f"thresholds.decision.label is {decision.label!r}, but labels are {list(self.labels)}")
         self._check_fields()
         return self
+
+    def _check_embedding(self) -> None:
+        if self.embedding is None:
+            raise ValueError("an embedder needs embedding")
+        if self.inputs or self.labels or self.golden or self.outputs != Outputs() or self.thresholds != Thresholds():
+            raise ValueError("an embedder has neither inputs, outputs, labels and thresholds nor golden: see embedding")
+        if TOKENIZER not in self.files:
+            raise ValueError(f"files must name {TOKENIZER}")
 
     def _check_fields(self) -> None:
         wanted = {field.name for _, field in self.fields()}

@@ -33,9 +33,9 @@ from core.errors import (
 from models.device import Device
 from models.folder import ModelFolder, sha256
 from models.inference import InferenceThread
+from models.loading import load
 from models.manifest import MANIFEST, Manifest
 from models.memory import available
-from models.runtime import Runtime
 
 log = logging.getLogger(__name__)
 
@@ -263,7 +263,7 @@ def verdict(request: _Request, thread: InferenceThread, tell: Callable[[_Answer]
         _bound(request.memory)
         folder = _folder(request, who)
         tell(_Answer("while it was loaded"))
-        Runtime(folder, Device.of(request.device), thread, warming=lambda: tell(_Answer("in its first runs"))).close()
+        load(folder, Device.of(request.device), thread, warming=lambda: tell(_Answer("in its first runs"))).close()
     except Exception as error:
         words = str(error) if isinstance(error, ModelError) else f"{who} can't be tried: {error!r}"
         words = " ".join(words.split())[:LONGEST_WORDS]
