@@ -29,6 +29,7 @@ HomunculusError
 │   ├── UnsafeModelError     trying it crashed, didn't end, or took more memory than there is
 │   └── TransitionError      a deployment can't go from this stage to that one
 ├── RequestRefusedError  a control request is answered by one alert; the running deployment stays
+├── KnowledgeAwayError   the worker can't search now: ask again
 ├── BackupError      state is neither saved nor restored: what was there before is there still
 │   └── DamagedFileError     a file of state isn't what its manifest says
 ├── TrialError       a test of an application (engine/testing) can't go on: says what it waits for
@@ -195,6 +196,10 @@ class TransitionError(ModelError):
 
 class RequestRefusedError(HomunculusError):
     """A control request is refused; the running deployment stays."""
+
+
+class KnowledgeAwayError(HomunculusError):
+    """What is known can't be searched yet."""
 
 
 class BackupError(HomunculusError):

@@ -68,4 +68,5 @@ class Bert:
     def _normed(self, x: Floats, name: str) -> Floats:
         centred = x - x.mean(axis=-1, keepdims=True)
         spread = np.sqrt((centred**2).mean(axis=-1, keepdims=True) + self.epsilon)
-        return centred / spread * self._wide(f"{name}.weight") + self._wide(f"{name}.bias")
+        scaled: Floats = centred / spread * self._wide(f"{name}.weight") + self._wide(f"{name}.bias")
+        return scaled

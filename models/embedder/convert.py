@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from core.errors import ConversionError
 from models.embedder.bert import Bert
+from models.embedder.embedder import pooled
 from models.embedder.graph import graph_of
 from models.embedder.tokens import Tokens
 from models.embedding import TOKENIZER, Embedding, GoldenText
-from models.embedder.embedder import pooled
 from models.folder import ModelFolder, hashes
 from models.manifest import MODEL, Kind, Manifest
 
@@ -112,7 +112,9 @@ def read(source: Path) -> Source:
             "converted here (MiniLM, BGE, E5, GTE small to large); export others with the extra `export`"
         )
     if config.get("position_embedding_type", "absolute") != "absolute":
-        raise ConversionError(f"{source.name} has {config['position_embedding_type']} positions: only absolute ones are")
+        raise ConversionError(
+            f"{source.name} has {config['position_embedding_type']} positions: only absolute ones are"
+        )
     if odd := steps.keys() - {"Transformer", "Pooling", "Normalize"}:
         raise ConversionError(f"{source.name} has the modules {sorted(odd)} too: they aren't converted here")
     if not (source / TOKENIZER).exists():

@@ -88,7 +88,8 @@ class Embedder:
 
     async def question(self, text: str) -> NDArray[np.float32]:
         """(size,): a question's vector, with the version's prefix for questions."""
-        return (await self._embedded([self.spec.question + text], aside=False))[0]
+        vectors = await self._embedded([self.spec.question + text], aside=False)
+        return np.asarray(vectors[0])
 
     async def passages(self, texts: Sequence[str]) -> Vectors:
         """(n, size): passages' vectors, with the version's prefix for them, computed where they are in nobody's way."""

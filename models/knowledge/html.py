@@ -12,16 +12,24 @@ from core.errors import DocumentError
 from models.knowledge.block import Block, Outline, check_blocks
 
 UNSEEN: Final = frozenset(
-    "head script style template noscript nav svg math iframe object canvas form button select textarea".split()
+    re.findall(
+        r"\w+",
+        "head script style template noscript nav svg math iframe object canvas form button select textarea",
+    )
 )
 HEADINGS: Final = {f"h{level}": level for level in range(1, 7)}
-BLOCKS: Final = frozenset(
-    "address article aside blockquote body dd details dialog div dl dt fieldset figcaption figure footer header hr html "
-    "li main ol p pre section summary table td th tr ul caption tbody thead tfoot".split()
+HOLDERS: Final = frozenset(
+    re.findall(
+        r"\w+",
+        "address article aside blockquote details dialog div dl fieldset figure footer header main ol pre section table "
+        "ul",
+    )
+)
+"""Elements that have to be ended; others that end each other aren't nested, whatever their tags look like."""
+BLOCKS: Final = HOLDERS | frozenset(
+    re.findall(r"\w+", "body dd dt figcaption hr html li p summary td th tr caption tbody thead tfoot")
 )
 MOST_NODES: Final = 500_000
-HOLDERS: Final = BLOCKS - frozenset("p li dd dt td tr tbody thead tfoot body html caption summary".split())
-"""Elements that have to be ended; those that end each other aren't nested, whatever their tags look like."""
 DEEPEST: Final = 500
 """Nested ones: no page has a tenth of it, and what is deeper is there to hurt."""
 _TAG: Final = re.compile(r"<(?:(/?)([a-zA-Z][a-zA-Z0-9]*)|!--)")
@@ -79,7 +87,7 @@ def _flowing(text: str, before: list[str]) -> str:
 
 
 def _depth(html: str) -> int:
-    """How deep elements that hold others are nested, told from the tags alone: lexbor takes the square of it in time."""
+    """How deep elements that hold others are nested, told from the tags alone: lexbor's time is the square of it."""
     deepest = depth = at = 0
     while (found := _TAG.search(html, at)) is not None:
         at, tag = found.end(), found[2].lower() if found[2] else "!--"

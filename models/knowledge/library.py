@@ -301,11 +301,14 @@ class Library:
                         (*place, one),
                     )
                 else:
-                    one = db.execute(
-                        'INSERT INTO passages (document, hash, number, headings, start, "end", vector) '
-                        "VALUES (?, ?, ?, ?, ?, ?, ?)",
-                        (document, hashed, *place),
-                    ).lastrowid or 0
+                    one = (
+                        db.execute(
+                            'INSERT INTO passages (document, hash, number, headings, start, "end", vector) '
+                            "VALUES (?, ?, ?, ?, ?, ?, ?)",
+                            (document, hashed, *place),
+                        ).lastrowid
+                        or 0
+                    )
                     self._insert_words(one, tenant, " ".join((title or "", *passage.headings)), passage.text)
                     changes.count += 1
                 if before and before != made.embedder:
@@ -372,7 +375,9 @@ class Library:
 
     # -- what there is to do ------------------------------------------------------------------------------------------
 
-    def pending(self, partitions: Iterable[int], embedder: str, count: int, *, newest: bool, most: int) -> list[Pending]:
+    def pending(
+        self, partitions: Iterable[int], embedder: str, count: int, *, newest: bool, most: int
+    ) -> list[Pending]:
         """Documents of these partitions whose passages are not those of their newest record, or not of this embedder.
 
         newest: those first, else the oldest. most: characters of such a document.
@@ -385,10 +390,13 @@ class Library:
             rows = self._write.execute(
                 f"{columns} WHERE content IS NOT wanted AND {where} {order}", (*owned, most, count)
             ).fetchall()
-            rows = rows or self._write.execute(
-                f"{columns} WHERE (embedder < ? OR embedder > ?) AND error IS NULL AND {where} {order}",
-                (embedder, embedder, *owned, most, count),
-            ).fetchall()
+            rows = (
+                rows
+                or self._write.execute(
+                    f"{columns} WHERE (embedder < ? OR embedder > ?) AND error IS NULL AND {where} {order}",
+                    (embedder, embedder, *owned, most, count),
+                ).fetchall()
+            )
         return [Pending(*row) for row in rows]
 
     def stale(self, partitions: Iterable[int], count: int) -> list[tuple[int, bytes]]:
@@ -497,9 +505,7 @@ class Library:
         with self._reading() as db:
             return np.array([one for (one,) in db.execute(asked, (*wanted, len(wanted)))], np.int64)
 
-    def _found(
-        self, query: Query, ranked: Sequence[tuple[int, float, float | None, float | None]]
-    ) -> list[Found]:
+    def _found(self, query: Query, ranked: Sequence[tuple[int, float, float | None, float | None]]) -> list[Found]:
         marks = ",".join("?" * len(ranked))
         with self._reading() as db:
             rows = db.execute(

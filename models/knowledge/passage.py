@@ -137,7 +137,9 @@ def _packed(headings: tuple[str, ...], units: Sequence[_Unit], room: int, overla
         if end == len(units):
             return
         following, repeated = end, 0
-        while following - 1 > begin and repeated + units[following - 1].tokens <= min(overlap, room - units[end].tokens):
+        while following - 1 > begin and repeated + units[following - 1].tokens <= min(
+            overlap, room - units[end].tokens
+        ):
             following -= 1
             repeated += units[following].tokens
         begin = following

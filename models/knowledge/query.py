@@ -13,9 +13,12 @@ TERMS: Final = 32
 """Different words of it that are looked up."""
 _WORD: Final = re.compile(r"\w+", re.UNICODE)
 STOP_WORDS: Final = frozenset(
-    "a about an and any are as at be been but by can could did do does for from had has have how i if in into is it its "
-    "me my of on or our shall should so some such than that the their them then there these they this to us was we were "
-    "what when where which who whom why will with would you your".split()
+    re.findall(
+        r"\w+",
+        "a about an and any are as at be been but by can could did do does for from had has have how i if in into is "
+        "it its me my of on or our shall should so some such than that the their them then there these they this to "
+        "us was we were what when where which who whom why will with would you your",
+    )
 )
 """They stand in every passage, and cost as many lookups."""
 

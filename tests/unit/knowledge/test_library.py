@@ -134,7 +134,9 @@ def test_tags_that_a_question_names_are_all_wanted() -> None:
     assert found(apply(library, topic), "prices", tags=("price",)) == []
 
 
-@pytest.mark.parametrize("asked", ["wolf", 'wolf" OR tenant:"', "t* wolf", "wolf) OR (words : wolf", "NEAR(wolf)", "x' --"])
+@pytest.mark.parametrize(
+    "asked", ["wolf", 'wolf" OR tenant:"', "t* wolf", "wolf) OR (words : wolf", "NEAR(wolf)", "x' --"]
+)
 def test_nobody_finds_what_belongs_to_another_tenant(asked: str) -> None:
     topic = Topic()
     for tenant in ("acme", "Acme", "acme ", "none", "", None):
@@ -176,7 +178,9 @@ def random_topic(steps: int, seed: int) -> Topic:
             del born[name]
             continue
         born.setdefault(name, len(topic.records))
-        document = Document(name, "\n\n".join(texts), tenant=dice.choice([None, "a"]), tags=tuple(dice.sample(words, 2)))
+        document = Document(
+            name, "\n\n".join(texts), tenant=dice.choice([None, "a"]), tags=tuple(dice.sample(words, 2))
+        )
         topic.announce(document, born[name])
         if dice.random() < 0.8:
             topic.make(document, texts, born[name], embedder=dice.choice([EMBEDDER, EMBEDDER, "e22"]))
