@@ -160,6 +160,13 @@ class KeyValueShard(Shard):
     def erase(self, s: Slice[Any], key: bytes) -> None:
         self.put(s, key, None)
 
+    def forget(self, keys: Iterable[bytes]) -> None:
+        """Deletes finished values that no slice works on, with the next commit: they are past their retention."""
+        for key in keys:
+            if key not in self._unfinished:
+                self.touched = True
+                self._dirty[key] = None
+
     @property
     def in_memory(self) -> int:
         return super().in_memory + len(self._unfinished) + len(self._dirty) + len(self._sending)

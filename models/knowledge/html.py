@@ -21,8 +21,8 @@ HEADINGS: Final = {f"h{level}": level for level in range(1, 7)}
 HOLDERS: Final = frozenset(
     re.findall(
         r"\w+",
-        "address article aside blockquote details dialog div dl fieldset figure footer header main ol pre section table "
-        "ul",
+        "address article aside blockquote details dialog div dl fieldset figure footer header main ol pre section "
+        "table ul",
     )
 )
 """Elements that have to be ended; others that end each other aren't nested, whatever their tags look like."""

@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from core.errors import KnowledgeAwayError
 from models.knowledge.library import Library, Pending, Record
 from models.knowledge.query import LONGEST, Found, Query
+from models.knowledge.recall import Entry
+from models.knowledge.record import WIRE
 from models.live import LiveModels
 
 P = ParamSpec("P")
@@ -116,6 +118,21 @@ class Knowledge:
 
         found = await asyncio.get_running_loop().run_in_executor(self._reader, look)
         return Answer(found, stamp, version, asked.embedder)
+
+    async def again(self, query: Query, entry: Entry) -> Answer | None:
+        """What an earlier question has found, as it is now; None where a search might find others by now
+        (Library.again). Raises KnowledgeAwayError as search()."""
+        library = self.library
+        if not self.caught_up.is_set():
+            raise KnowledgeAwayError("the knowledge of this worker is still being read: ask again")
+        stamp, version = library.stamp(query.tenant), library.version
+        vector = np.frombuffer(entry.vector, WIRE).astype(np.float32) if entry.vector else None
+
+        def look() -> list[Found] | None:
+            return library.again(query, entry.hits, vector, entry.version)
+
+        found = await asyncio.get_running_loop().run_in_executor(self._reader, look)
+        return None if found is None else Answer(found, stamp, version, entry.embedder)
 
     async def status(self) -> dict[str, Any]:
         """For people: counts, positions, the embedder."""

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.knowledge.fusion import DENSE, LEXICAL, fused
-from models.knowledge.query import Found, Query
+from models.knowledge.query import Found, Hit, Query
 from models.knowledge.record import WIRE, Announced, Content, Key, announced, content
 from models.knowledge.shelf import Near, Shelf
 
@@ -31,6 +31,9 @@ SCHEMA: Final = 1
 FRESH_S: Final = 12 * 3600.0
 """A library that was last written longer ago is built anew: Kafka forgets tombstones after a day, so a deleted
 document could stay."""
+NEWCOMERS: Final = 256
+"""Passages that are compared with an earlier question at most: more of them are a reason to search again."""
+MARGIN: Final = 0.05
 DEPTH: Final = 50
 """Passages of each ranking that are fused."""
 _HEADINGS_WEIGHT: Final = 2.0
@@ -49,8 +52,10 @@ CREATE TABLE tags (tag TEXT, document INTEGER, PRIMARY KEY (tag, document)) WITH
 CREATE INDEX tags_documents ON tags (document);
 CREATE TABLE passages (
     id INTEGER PRIMARY KEY, document INTEGER NOT NULL, number INTEGER NOT NULL, hash BLOB NOT NULL,
-    headings TEXT NOT NULL, start INTEGER NOT NULL, "end" INTEGER NOT NULL, vector BLOB);
-CREATE INDEX passages_documents ON passages (document);
+    headings TEXT NOT NULL, start INTEGER NOT NULL, "end" INTEGER NOT NULL, vector BLOB, partition INTEGER NOT NULL,
+    since INTEGER NOT NULL);
+CREATE INDEX passages_documents ON passages (document, hash);
+CREATE INDEX passages_since ON passages (partition, since);
 CREATE VIRTUAL TABLE words USING fts5 (tenant, heads, text, tokenize = "porter unicode61 remove_diacritics 2");
 CREATE TABLE parts (
     document INTEGER, part INTEGER, content TEXT, embedder TEXT, value BLOB, PRIMARY KEY (document, part));
@@ -194,15 +199,15 @@ class Library:
             key = Key.decode(record.key)
             if key.part is None:
                 told = None if record.value is None else announced(record.value)
-                self._announce(key.document, record.partition, told, changes)
+                self._announce(key.document, record, told, changes)
             else:
                 made = None if record.value is None else content(record.value)
                 self._made(key, record, made, changes)
         except (ValueError, msgspec.MsgspecError) as error:
             log.error("passages/%d/%d is none of ours, and left out: %s", record.partition, record.offset, error)
 
-    def _announce(self, name: str, partition: int, told: Announced | None, changes: _Changes) -> None:
-        db = self._write
+    def _announce(self, name: str, record: Record, told: Announced | None, changes: _Changes) -> None:
+        db, partition = self._write, record.partition
         row = db.execute("SELECT id, born, parts, tenant FROM documents WHERE name = ?", (name,)).fetchone()
         if row is not None and (told is None or told.born != row[1]):
             self._clear(row[0], changes)
@@ -235,6 +240,7 @@ class Library:
             changes.tenants |= {row[3], told.tenant}
             if row[3] != told.tenant:
                 self._move(document, row[3], told.tenant, changes)
+                db.execute("UPDATE passages SET since = ? WHERE document = ?", (record.offset, document))
         db.executemany("INSERT INTO tags VALUES (?, ?)", [(tag, document) for tag in set(told.tags)])
 
     def _move(self, document: int, old: str | None, new: str | None, changes: _Changes) -> None:
@@ -266,7 +272,7 @@ class Library:
         made.matrix()  # raises ValueError before anything has changed
         db.execute("DELETE FROM stale WHERE key = ?", (record.key,))
         if made.parts == 1:
-            self._install(row[0], [made], changes)
+            self._install(row[0], [made], record, changes)
             return
         db.execute("DELETE FROM parts WHERE document = ? AND NOT (content = ? AND embedder = ?)",
                    (row[0], made.content, made.embedder))  # fmt: skip
@@ -274,13 +280,13 @@ class Library:
                    (row[0], made.part, made.content, made.embedder, record.value))  # fmt: skip
         values = db.execute("SELECT value FROM parts WHERE document = ? ORDER BY part", (row[0],)).fetchall()
         if len(values) == made.parts:
-            self._install(row[0], [content(value) for (value,) in values], changes)
+            self._install(row[0], [content(value) for (value,) in values], record, changes)
 
-    def _install(self, document: int, parts: Sequence[Content], changes: _Changes) -> None:
+    def _install(self, document: int, parts: Sequence[Content], record: Record, changes: _Changes) -> None:
         """What was made of a document takes the place of what there was: passages that are the same stay."""
         db, made = self._write, parts[0]
-        name, tenant, title, before, had, partition = db.execute(
-            "SELECT name, tenant, title, embedder, parts, partition FROM documents WHERE id = ?", (document,)
+        name, tenant, title, before, had = db.execute(
+            "SELECT name, tenant, title, embedder, parts FROM documents WHERE id = ?", (document,)
         ).fetchone()
         title = title or made.title
         rows = db.execute("SELECT hash, id FROM passages WHERE document = ?", (document,)).fetchall()
@@ -301,14 +307,12 @@ class Library:
                         (*place, one),
                     )
                 else:
-                    one = (
-                        db.execute(
-                            'INSERT INTO passages (document, hash, number, headings, start, "end", vector) '
-                            "VALUES (?, ?, ?, ?, ?, ?, ?)",
-                            (document, hashed, *place),
-                        ).lastrowid
-                        or 0
+                    inserted = db.execute(
+                        'INSERT INTO passages (document, hash, number, headings, start, "end", vector, partition, '
+                        "since) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                        (document, hashed, *place, record.partition, record.offset),
                     )
+                    one = inserted.lastrowid or 0
                     self._insert_words(one, tenant, " ".join((title or "", *passage.headings)), passage.text)
                     changes.count += 1
                 if before and before != made.embedder:
@@ -318,7 +322,7 @@ class Library:
                 number += 1
         self._delete([one for ones in left.values() for one in ones], tenant, before or "", changes)
         for part_number in range(made.parts, had):
-            self._stale(Key(name, part_number), partition)
+            self._stale(Key(name, part_number), record.partition)
         db.execute("DELETE FROM parts WHERE document = ?", (document,))
         db.execute(
             "UPDATE documents SET content = ?, embedder = ?, own_title = ?, parts = ?, error = ? WHERE id = ?",
@@ -495,6 +499,63 @@ class Library:
                 ),
             ).fetchall()
         return [(one, -rank) for one, rank in rows]
+
+    def again(
+        self, query: Query, hits: Sequence[Hit], vector: NDArray[np.float32] | None, version: Sequence[int]
+    ) -> list[Found] | None:
+        """The passages that an earlier search found, as they are now; None where it might find others by now.
+
+        hits: what it found, in its order. vector: the question's. version: of the knowledge at that time. Passages that
+        have come since are no reason while they are farther from the question than all that it found, by MARGIN: what
+        words alone would bring in is missed until the entry is too old.
+        """
+        if self.version != tuple(version) and self._newcomers_matter(query, hits, vector, version):
+            return None
+        wanted = {hit.passage: hit for hit in hits}
+        names = [tuple(passage.rpartition("#")[::2]) for passage in wanted]
+        if not names:
+            return []
+        with self._reading() as db:
+            ids = {}
+            for name, hashed in names:
+                row = db.execute(
+                    "SELECT p.id FROM passages p JOIN documents d ON d.id = p.document "
+                    "WHERE d.name = ? AND p.hash = ? AND d.tenant IS ? LIMIT 1",
+                    (name, bytes.fromhex(hashed), query.tenant),
+                ).fetchone()
+                if row is None:
+                    return None
+                ids[f"{name}#{hashed}"] = row[0]
+        ranked = [(ids[hit.passage], hit.score, hit.cosine, hit.bm25) for hit in hits]
+        found = self._found(query, ranked)
+        return found if len(found) == len(hits) else None
+
+    def _newcomers_matter(
+        self, query: Query, hits: Sequence[Hit], vector: NDArray[np.float32] | None, version: Sequence[int]
+    ) -> bool:
+        floor = min((hit.cosine for hit in hits if hit.cosine is not None), default=None)
+        newest = self.positions
+        if query.tags or any(at < (version[p] if p < len(version) else 0) for p, at in newest.items()):
+            return True  # tags may have changed without a passage; a topic that was begun anew has another history
+        since = [(p, version[p] if p < len(version) else 0) for p in newest]
+        with self._reading() as db:
+            raw = [
+                vector_
+                for partition, offset in since
+                for (vector_,) in db.execute(
+                    "SELECT p.vector FROM passages p JOIN documents d ON d.id = p.document "
+                    "WHERE p.partition = ? AND p.since >= ? AND d.tenant IS ? LIMIT ?",
+                    (partition, offset, query.tenant, NEWCOMERS + 1),
+                )
+            ]
+        if not raw:
+            return False
+        if floor is None or vector is None or len(hits) < query.count or len(raw) > NEWCOMERS or None in raw:
+            return True
+        if any(len(one) != len(vector) * WIRE.itemsize for one in raw):
+            return True
+        rows = np.frombuffer(b"".join(raw), WIRE).astype(np.float32).reshape(len(raw), -1)
+        return bool((rows @ vector).max() > floor - MARGIN)
 
     def _tagged(self, query: Query) -> NDArray[np.int64] | None:
         if not query.tags:

@@ -60,3 +60,12 @@ class Found(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """To the question; None where it was found by its words alone."""
     bm25: float | None = None
     """Larger is better; None where it was found by its meaning alone."""
+
+
+class Hit(msgspec.Struct, frozen=True, array_like=True):
+    """One of the passages that were found."""
+
+    passage: str
+    score: float
+    cosine: float | None = None
+    bm25: float | None = None
