@@ -8,7 +8,7 @@ from core.errors import DocumentError
 
 LARGEST: Final = 2_000_000
 """Characters of a document; more is no page that anybody reads."""
-MOST_BLOCKS: Final = 100_000
+MOST_BLOCKS: Final = 20_000
 MOST_HEADINGS: Final = 6
 """Levels of them."""
 LONGEST_HEADING: Final = 200

@@ -9,7 +9,7 @@ from typing import Final
 K: Final = 60
 """Cormack, Clarke, Buettcher: Reciprocal Rank Fusion, SIGIR 2009."""
 DENSE: Final = 1.0
-LEXICAL: Final = 1.0
+LEXICAL: Final = 2.0
 """What a place in each ranking counts; docs/knowledge.md has what led to it."""
 
 

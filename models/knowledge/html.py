@@ -29,7 +29,7 @@ HOLDERS: Final = frozenset(
 BLOCKS: Final = HOLDERS | frozenset(
     re.findall(r"\w+", "body dd dt figcaption hr html li p summary td th tr caption tbody thead tfoot")
 )
-MOST_NODES: Final = 500_000
+MOST_NODES: Final = 200_000
 DEEPEST: Final = 500
 """Nested ones: no page has a tenth of it, and what is deeper is there to hurt."""
 _TAG: Final = re.compile(r"<(?:(/?)([a-zA-Z][a-zA-Z0-9]*)|!--)")

@@ -33,7 +33,6 @@ NUMBERS = [
     "+5",
     "50",
     "5.0",
-    "5.",
     ".5",
     "0.5",
     "1.5",
@@ -139,6 +138,14 @@ BY_HAND: list[Pair] = [
     ("where is the Hague", "where is hague"),
     ("thank you note", "note"),
     ("hello world program", "world program"),
+    ("Hello world, how is it", "world, how is it"),
+    ("please in Spanish", "in Spanish"),
+    ("Please please me", "me"),
+    ("how to say please", "how to say"),
+    ("who said thanks", "who said"),
+    ("who said thank you", "who said"),
+    ("what is thank you in Thai", "what is in Thai"),
+    ("kindly people in Oslo", "people in Oslo"),
     ("what is a hello", "what is a"),
     ("10 mg of it", "10 Mg of it"),
     ("10mW of it", "10MW of it"),
@@ -166,9 +173,9 @@ def generated() -> Iterator[Pair]:
         yield f"does the {a} wait for the {b}?", f"does the {b} wait for the {a}?"
         yield f"Please delete the {a}, not the {b}", f"Please delete the {b}, not the {a}"
     for some, frame in (
-        (UNITS, "Is {} too much?"), (UNITS, "what is {} in words"), (NUMBERS, "is {} allowed"), (NUMBERS, "Set it to {}"),
-        (CURRENCIES, "Can I pay {}?"), (DATES, "what happened on {}"), (DATES, "Is it due {}?"), (WHEN, "did it fail {}"),
-        (WHEN, "What is planned {}?"),
+        (UNITS, "Is {} too much?"), (UNITS, "what is {} in words"), (NUMBERS, "is {} allowed"),
+        (NUMBERS, "Set it to {}"), (CURRENCIES, "Can I pay {}?"), (DATES, "what happened on {}"),
+        (DATES, "Is it due {}?"), (WHEN, "did it fail {}"), (WHEN, "What is planned {}?"),
     ):  # fmt: skip
         for a, b in combinations(some, 2):
             yield frame.format(a), frame.format(b)
@@ -179,7 +186,7 @@ def generated() -> Iterator[Pair]:
         words = statement.split()
         for at in range(1, len(words) + 1):
             yield statement, " ".join([*words[:at], word, *words[at:]])
-    for n in range(100):
+    for n in range(130):
         yield f"where is order {n}", f"where is order {n + 1}"
         yield f"show the last {n + 2} of {n + 3}", f"show the last {n + 3} of {n + 2}"
 

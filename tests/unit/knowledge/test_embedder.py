@@ -32,7 +32,7 @@ TEXTS = [
     "",
     "\0\u202e🐈 \n",
     "x" * 9999,
-    "the the the the the the the the the cat and a dog",
+    "the " * 9 + "cat and a dog",
 ]
 
 
