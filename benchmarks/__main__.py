@@ -8,12 +8,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks import failover, latency, memory, rebalance, replay, scale, scoring, swaps, views
+from benchmarks import failover, freshness, latency, memory, rebalance, replay, retrieval, scale, scoring, swaps, views
 from benchmarks.lab import Lab
 from benchmarks.registry import BENCHMARKS
 from benchmarks.worker import WorkerFailedError
 
-REGISTERED = (scoring, latency, replay, memory, rebalance, failover, scale, views, swaps)
+REGISTERED = (scoring, latency, replay, memory, rebalance, failover, scale, views, swaps, retrieval, freshness)
 """Importing a module has registered its benchmark."""
 
 

@@ -52,6 +52,7 @@ CREATE TABLE tags (tag TEXT, document INTEGER, PRIMARY KEY (tag, document)) WITH
 CREATE INDEX tags_documents ON tags (document);
 CREATE TABLE passages (
     id INTEGER PRIMARY KEY, document INTEGER NOT NULL, number INTEGER NOT NULL, hash BLOB NOT NULL,
+    key INTEGER NOT NULL,
     headings TEXT NOT NULL, start INTEGER NOT NULL, "end" INTEGER NOT NULL, vector BLOB, partition INTEGER NOT NULL,
     since INTEGER NOT NULL);
 CREATE INDEX passages_documents ON passages (document, hash);
@@ -81,6 +82,16 @@ class Pending(NamedTuple):
     wanted: str
     size: int
     at: int
+
+
+class Worded(NamedTuple):
+    """A passage that has words of a question."""
+
+    id: int
+    bm25: float
+    """Larger is better."""
+    key: int
+    """What orders equally good ones, on every worker alike."""
 
 
 class Library:
@@ -147,15 +158,15 @@ class Library:
         asked = "SELECT DISTINCT d.tenant, d.embedder FROM documents d WHERE d.embedder != ''"
         for tenant, embedder in db.execute(asked).fetchall():
             rows = db.execute(
-                "SELECT p.id, p.document, p.vector FROM passages p JOIN documents d ON d.id = p.document "
+                "SELECT p.id, p.key, p.document, p.vector FROM passages p JOIN documents d ON d.id = p.document "
                 "WHERE d.tenant IS ? AND d.embedder = ? AND p.vector IS NOT NULL ORDER BY p.id",
                 (tenant, embedder),
             )
             while chunk := rows.fetchmany(10_000):
-                ids, documents, raw = zip(*chunk, strict=True)
+                ids, keys, documents, raw = zip(*chunk, strict=True)
                 vectors = np.frombuffer(b"".join(raw), WIRE).reshape(len(chunk), -1)
                 shelf = self._shelf(tenant, embedder, vectors.shape[1])
-                shelf.fill(np.array(ids, np.int64), np.array(documents, np.int64), vectors)
+                shelf.fill(*(np.array(column, np.int64) for column in (ids, keys, documents)), vectors)
 
     def close(self) -> None:
         """Nothing is asked of it any more."""
@@ -247,16 +258,17 @@ class Library:
         """To another tenant, words and vectors too."""
         db = self._write
         rows = db.execute(
-            "SELECT p.id, p.vector, w.heads, w.text FROM passages p JOIN words w ON w.rowid = p.id WHERE document = ?",
+            "SELECT p.id, p.key, p.vector, w.heads, w.text FROM passages p JOIN words w ON w.rowid = p.id "
+            "WHERE document = ?",
             (document,),
         ).fetchall()
         (embedder,) = db.execute("SELECT embedder FROM documents WHERE id = ?", (document,)).fetchone()
-        for one, vector, heads, text in rows:
+        for one, place, vector, heads, text in rows:
             db.execute("DELETE FROM words WHERE rowid = ?", (one,))
             self._insert_words(one, new, heads, text)
             changes.remove(old, embedder, one)
             if vector is not None:
-                changes.put(new, embedder, document, one, vector)
+                changes.put(new, embedder, document, one, place, vector)
 
     def _made(self, key: Key, record: Record, made: Content | None, changes: _Changes) -> None:
         db = self._write
@@ -299,6 +311,7 @@ class Library:
             for at, passage in enumerate(part.passages):
                 vector = None if matrix is None else matrix[at].tobytes()
                 hashed, headings = passage.hash(title), json.dumps(passage.headings)
+                order = _order(name, hashed)
                 place = (number, headings, passage.start, passage.end, vector)
                 if left[hashed]:
                     one = left[hashed].pop()
@@ -309,8 +322,8 @@ class Library:
                 else:
                     inserted = db.execute(
                         'INSERT INTO passages (document, hash, number, headings, start, "end", vector, partition, '
-                        "since) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                        (document, hashed, *place, record.partition, record.offset),
+                        "since, key) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                        (document, hashed, *place, record.partition, record.offset, order),
                     )
                     one = inserted.lastrowid or 0
                     self._insert_words(one, tenant, " ".join((title or "", *passage.headings)), passage.text)
@@ -318,7 +331,7 @@ class Library:
                 if before and before != made.embedder:
                     changes.remove(tenant, before, one)
                 if vector is not None:
-                    changes.put(tenant, made.embedder, document, one, vector)
+                    changes.put(tenant, made.embedder, document, one, order, vector)
                 number += 1
         self._delete([one for ones in left.values() for one in ones], tenant, before or "", changes)
         for part_number in range(made.parts, had):
@@ -365,9 +378,9 @@ class Library:
                 if not len(shelf):
                     del self._shelves[tenant, embedder]
         for (tenant, embedder), puts in changes.added.items():
-            for document, one, raw in puts:
+            for document, one, key, raw in puts:
                 vector = np.frombuffer(raw, WIRE)
-                self._shelf(tenant, embedder, len(vector)).put(document, [one], vector[None])
+                self._shelf(tenant, embedder, len(vector)).put(document, [one], [key], vector[None])
 
     def _shelf(self, tenant: str | None, embedder: str, size: int) -> Shelf:
         shelf = self._shelves.get((tenant, embedder))
@@ -466,9 +479,10 @@ class Library:
         """
         near = self.nearest(query, vector, embedder) if vector is not None and dense else []
         worded = self.worded(query) if lexical else []
-        scores = fused((dense, [one.id for one in near]), (lexical, [one for one, _ in worded]))
-        best = sorted(scores.items(), key=lambda one: (-one[1], one[0]))[: query.count]
-        cosines, weights = {one.id: one.cosine for one in near}, dict(worded)
+        scores = fused((dense, [one.id for one in near]), (lexical, [one.id for one in worded]))
+        keys = {one.id: one.key for one in (*near, *worded)}
+        best = sorted(scores.items(), key=lambda one: (-one[1], keys[one[0]]))[: query.count]
+        cosines, weights = {one.id: one.cosine for one in near}, {one.id: one.bm25 for one in worded}
         return self._found(query, [(one, score, cosines.get(one), weights.get(one)) for one, score in best])
 
     def nearest(self, query: Query, vector: NDArray[np.float32], embedder: str, count: int = DEPTH) -> list[Near]:
@@ -480,16 +494,17 @@ class Library:
                 return []
             return shelf.nearest(vector, count, documents)
 
-    def worded(self, query: Query, count: int = DEPTH) -> list[tuple[int, float]]:
-        """By words alone: ids and BM25, larger is better."""
+    def worded(self, query: Query, count: int = DEPTH) -> list[Worded]:
+        """By words alone, the best first."""
         if (match := query.match()) is None:
             return []
         tags = "".join(" AND EXISTS (SELECT 1 FROM tags t WHERE t.document = d.id AND t.tag = ?)" for _ in query.tags)
         with self._reading() as db:
             rows = db.execute(
-                "SELECT w.rowid, bm25(words, 0.0, ?, 1.0) AS rank FROM words w JOIN passages p ON p.id = w.rowid "
+                "SELECT w.rowid, round(bm25(words, 0.0, ?, 1.0), 6) AS rank, p.key "
+                "FROM words w JOIN passages p ON p.id = w.rowid "
                 f"JOIN documents d ON d.id = p.document WHERE words MATCH ? AND d.tenant IS ?{tags} "
-                "ORDER BY rank LIMIT ?",
+                "ORDER BY rank, p.key LIMIT ?",
                 (
                     _HEADINGS_WEIGHT,
                     f'tenant : "{_mark(query.tenant)}" AND {{heads text}} : ({match})',
@@ -498,7 +513,7 @@ class Library:
                     count,
                 ),
             ).fetchall()
-        return [(one, -rank) for one, rank in rows]
+        return [Worded(one, -rank, key) for one, rank, key in rows]
 
     def again(
         self, query: Query, hits: Sequence[Hit], vector: NDArray[np.float32] | None, version: Sequence[int]
@@ -614,16 +629,21 @@ class _Changes:
         self.count = 0
         self.tenants: set[str | None] = set()
         self.removed: dict[tuple[str | None, str], set[int]] = defaultdict(set)
-        self.added: dict[tuple[str | None, str], list[tuple[int, int, bytes]]] = defaultdict(list)
+        self.added: dict[tuple[str | None, str], list[tuple[int, int, int, bytes]]] = defaultdict(list)
 
-    def put(self, tenant: str | None, embedder: str, document: int, passage: int, vector: bytes) -> None:
-        self.added[tenant, embedder].append((document, passage, vector))
+    def put(self, tenant: str | None, embedder: str, document: int, passage: int, key: int, vector: bytes) -> None:
+        self.added[tenant, embedder].append((document, passage, key, vector))
 
     def remove(self, tenant: str | None, embedder: str | None, passage: int) -> None:
         place = (tenant, embedder or "")
         self.removed[place].add(passage)
         if place in self.added:
             self.added[place] = [put for put in self.added[place] if put[1] != passage]
+
+
+def _order(name: str, hashed: bytes) -> int:
+    """A number of a passage that is the same in every library."""
+    return int.from_bytes(blake2b(name.encode() + hashed, digest_size=8).digest(), "big") >> 1
 
 
 def _mark(tenant: str | None) -> str:
