@@ -41,6 +41,8 @@ RETRY_S: Final = 1.0
 UNREAD_S: Final = 10.0
 """What was published and hasn't been read back after that long is made again."""
 MOST_STALE: Final = 50
+NOTE_S: Final = 600.0
+"""Between two notes of an idle worker that its library stands for what is on the topic."""
 
 
 async def keep(app: App) -> None:
@@ -77,14 +79,19 @@ class Keeper:
         """Documents whose passages were published and have not been read back -> when, monotonic."""
         self._wake = asyncio.Event()
         self._turn = 0
+        self._noted = time.monotonic()
 
     async def run(self) -> None:
         """For ever. Raises KafkaError when the broker doesn't let us."""
         await self._knowledge.open(self._engine.folder)
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._feed.run())
-            group.create_task(self._told())
-            group.create_task(self._make())
+        works = [asyncio.create_task(work) for work in (self._feed.run(), self._told(), self._make())]
+        try:
+            for ended in asyncio.as_completed(works):
+                await ended
+        finally:
+            for work in works:
+                work.cancel()
+            await asyncio.gather(*works, return_exceptions=True)
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -223,6 +230,9 @@ class Keeper:
         """Deletes from the topic what nobody needs."""
         stale = await self._knowledge.write(self._knowledge.library.stale, owned, MOST_STALE) if owned else []
         stale = [(p, key) for p, key in stale if Key.decode(key).document not in self._sent]
+        if time.monotonic() - self._noted > NOTE_S:
+            self._noted = time.monotonic()
+            await self._knowledge.apply([])  # nothing new is news too: the library is as fresh as its last note
         for partition, key in stale:
             await self._publisher.put(PASSAGES, key, None, partition)
         if stale:

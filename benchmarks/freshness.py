@@ -192,10 +192,10 @@ def _parts(library: Library, questions: list[tuple[Query, Any]]) -> dict[str, fl
     times: dict[str, list[float]] = {"meaning": [], "words": []}
     for query, vector in questions[:50]:
         began = time.perf_counter()
-        library.nearest(query, vector, "e")
+        library.reader.nearest(query, vector, "e")
         times["meaning"].append(time.perf_counter() - began)
         began = time.perf_counter()
-        library.worded(query)
+        library.reader.worded(query)
         times["words"].append(time.perf_counter() - began)
     return {name: 1e3 * float(np.median(some)) for name, some in times.items()}
 

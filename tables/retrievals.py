@@ -12,7 +12,7 @@ from engine.batch import Slice, current_slice
 from engine.table import RESERVED, KeyValueShard, Shard, Table
 from models.knowledge.knowledge import Asked, Knowledge
 from models.knowledge.query import Found, Query
-from models.knowledge.recall import TTL_MS, Entry, Recalled, entry_of, exact, remembered, similar, used
+from models.knowledge.recall import TTL_MS, Entry, Recalled, entry_of, exact, remembered, similar
 
 log = logging.getLogger(__name__)
 
@@ -46,8 +46,6 @@ class Retrievals(Table[str, Recalled]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.counts: Counter[str] = Counter()
-        """exact, similar, miss, stale (found, but the knowledge has changed), compared, wrong (of those compared)."""
         self._uses: OrderedDict[str, Counter[str]] = OrderedDict()
         self._cursor: dict[int, bytes] = {}
 
@@ -60,15 +58,15 @@ class Retrievals(Table[str, Recalled]):
         recalled = self.get(session) or Recalled()
         entry = exact(recalled, query, knowledge.embedder, now)
         if entry is not None and (again := await self._again(knowledge, query, entry)) is not None:
-            return self._reused(session, recalled, entry, "exact", again)
+            return self._reused(knowledge, session, recalled, entry, again._replace(source="exact"))
         asked = await knowledge.asked(query.text)
         if entry is None and asked.vector is not None:
             entry = similar(recalled, query, asked.vector, asked.embedder, now)
             if entry is not None and (again := await self._again(knowledge, query, entry)) is not None:
-                if self.counts["similar"] % COMPARED == 0:
+                if knowledge.counts["similar"] % COMPARED == 0:
                     await self._compare(knowledge, query, asked, again.found)
-                return self._reused(session, recalled, entry, "similar", again)
-        self.counts["miss"] += 1
+                return self._reused(knowledge, session, recalled, entry, again._replace(source="similar"))
+        knowledge.counts["miss"] += 1
         answer = await knowledge.search(query, asked)
         fresh = entry_of(query, asked.vector, answer.embedder, answer.found, answer.version, now)
         newest = self.get(session) or Recalled()  # another agent may have asked meanwhile
@@ -82,27 +80,26 @@ class Retrievals(Table[str, Recalled]):
         """What an entry found, as it is now; None where that isn't what a search would find any more."""
         again = await knowledge.again(query, entry)
         if again is None:
-            self.counts["stale"] += 1
+            knowledge.counts["stale"] += 1
             return None
         return Retrieved(again.found, "exact", again.version, entry.embedder)
 
     def _reused(
-        self, session: str, recalled: Recalled, entry: Entry, source: Literal["exact", "similar"], again: Retrieved
+        self, knowledge: Knowledge, session: str, recalled: Recalled, entry: Entry, again: Retrieved
     ) -> Retrieved:
-        self.counts[source] += 1
-        used(recalled, entry)
+        knowledge.counts[again.source] += 1
         self._uses.setdefault(session, Counter())[entry.asked] += 1  # a hit writes nothing
         self._uses.move_to_end(session)
         if len(self._uses) > USED:
             self._uses.popitem(last=False)
-        return again._replace(source=source)
+        return again
 
     async def _compare(self, knowledge: Knowledge, query: Query, asked: Asked, found: list[Found]) -> None:
         answer = await knowledge.search(query, asked)
         there = {one.passage for one in found}
         alike = sum(one.passage in there for one in answer.found)
-        self.counts["compared"] += 1
-        self.counts["wrong"] += bool(answer.found) and alike < ALIKE * len(answer.found)
+        knowledge.counts["compared"] += 1
+        knowledge.counts["wrong"] += bool(answer.found) and alike < ALIKE * len(answer.found)
 
     def describe(self, shard: Shard, raw: bytes) -> Any:
         """For people: questions, ages and passages, without vectors."""

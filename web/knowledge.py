@@ -40,6 +40,8 @@ class KnowledgeStatus(msgspec.Struct):
     embedder: str | None
     """NAME@VERSION; null: there is none, and words alone are searched."""
     caught_up: bool
+    retrievals: dict[str, int]
+    """Questions of sessions: exact, similar, miss, stale, compared, wrong."""
     positions: dict[str, int]
     """Partition of `passages` -> next offset: the version of the knowledge."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -55,6 +56,10 @@ class Knowledge:
         self._reader = ThreadPoolExecutor(1, "knowledge-reads")
         self.caught_up = asyncio.Event()
         """Set once all that was on the topic at the start is in the library."""
+        self.counts: Counter[str] = Counter()
+        """Of questions of sessions (tables/retrievals.py): exact, similar and miss; stale: an earlier one was there, but the
+        knowledge has changed; compared, and wrong of those: similar ones that were looked up all the same.
+        """
         self.making = 0
         """Documents that this worker makes passages of right now."""
 
@@ -139,4 +144,10 @@ class Knowledge:
         told = await self.write(self.library.status, self.embedder)
         with self._models.embedding(self._name) as embedder:
             name = None if embedder is None else embedder.manifest.identity
-        return {**told, "embedder": name, "caught_up": self.caught_up.is_set(), "making": self.making}
+        return {
+            **told,
+            "embedder": name,
+            "caught_up": self.caught_up.is_set(),
+            "making": self.making,
+            "retrievals": dict(self.counts),
+        }

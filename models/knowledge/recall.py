@@ -128,19 +128,14 @@ def remembered(recalled: Recalled, entry: Entry, budget: int = BUDGET) -> Recall
         if _fresh(one, entry.at) and (one.asked, one.scope) != (entry.asked, entry.scope)
     ]
     clock = recalled.clock
-    entry = msgspec.structs.replace(entry, rank=clock + entry.uses / entry.size)
+    for one in (*kept, entry):
+        one.rank = max(one.rank, clock + one.uses / one.size)
     kept.append(entry)
     while len(kept) > 1 and sum(one.size for one in kept) > budget:
         least = min(kept[:-1], key=lambda one: one.rank)
         clock = least.rank
         kept.remove(least)
     return Recalled(kept, clock)
-
-
-def used(recalled: Recalled, entry: Entry) -> None:
-    """It was worth keeping once more."""
-    entry.uses += 1
-    entry.rank = recalled.clock + entry.uses / entry.size
 
 
 def _fresh(entry: Entry, now: int) -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from core.errors import ConversionError, GoldenMismatchError, ManifestError, NoModelError, UnknownModelError, UsageError
 from core.events import Deployment
@@ -38,10 +39,10 @@ TEXTS = [
 
 def made(folder: Path, pooling: str = "mean_tokens", **options: str) -> tuple[Path, ModelFolder]:
     source = sentence_folder(folder / "source", pooling)
-    return source, convert(source, folder / "store", name="small", version="1", **options)  # type: ignore[arg-type]
+    return source, convert(source, folder / "store", name="small", version="1", **options)
 
 
-def reference(source: Path, texts: list[str], pooling: str) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+def reference(source: Path, texts: list[str], pooling: str) -> NDArray[np.float64]:
     """By models/embedder/bert.py, one text at a time, without padding."""
     from tokenizers import Tokenizer
 
@@ -51,8 +52,11 @@ def reference(source: Path, texts: list[str], pooling: str) -> np.ndarray[tuple[
     found = read(source)
     bert = Bert(found.config, found.weights)
     states = [bert.hidden(tokenizer.encode(text).ids) for text in texts]
-    vectors = np.stack([one.mean(axis=0) if pooling == "mean_tokens" else one[0] for one in states])
-    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    vectors: NDArray[np.float64] = np.stack(
+        [one.mean(axis=0) if pooling == "mean_tokens" else one[0] for one in states]
+    )
+    lengths: NDArray[np.float64] = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors / lengths
 
 
 @pytest.mark.parametrize("pooling", ["mean_tokens", "cls_token"])

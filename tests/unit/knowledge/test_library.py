@@ -103,11 +103,11 @@ def test_another_embedder_asks_for_other_vectors_and_never_compares_them_with_th
     topic.add("page", "A text.")
     library = apply(Library(None), topic)
     assert library.pending([0], "e22", 5, newest=True, most=1000)[0].name == "page"
-    assert library.nearest(Query(text="text"), vector("text", "e22"), "e22") == []
+    assert library.reader.nearest(Query(text="text"), vector("text", "e22"), "e22") == []
     topic.make(Document("page", "A text."), ["A text."], embedder="e22")
     apply(library, topic)
-    assert library.nearest(Query(text="text"), vector("text"), EMBEDDER) == []
-    assert len(library.nearest(Query(text="text"), vector("text", "e22"), "e22")) == 1
+    assert library.reader.nearest(Query(text="text"), vector("text"), EMBEDDER) == []
+    assert len(library.reader.nearest(Query(text="text"), vector("text", "e22"), "e22")) == 1
     assert library.pending([0], "e22", 5, newest=True, most=1000) == []
 
 
@@ -155,7 +155,7 @@ def test_a_document_that_moves_to_another_tenant_leaves_the_first() -> None:
     library = apply(Library(None), topic)
     assert found(library, "wolf", tenant="a") == []
     assert found(library, "wolf", tenant="b") == ["page"]
-    assert library.nearest(Query(text="wolf", tenant="a"), vector("wolf"), EMBEDDER) == []
+    assert library.reader.nearest(Query(text="wolf", tenant="a"), vector("wolf"), EMBEDDER) == []
 
 
 def test_records_that_are_none_of_ours_are_left_out(caplog: pytest.LogCaptureFixture) -> None:

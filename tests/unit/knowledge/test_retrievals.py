@@ -19,7 +19,7 @@ from engine.testing.memory import InMemory
 from models.embedder.convert import convert
 from models.knowledge.making import Making
 from models.knowledge.query import Found, Query
-from models.knowledge.recall import BUDGET, TTL_MS, Entry, Recalled, entry_of, exact, remembered, similar, used
+from models.knowledge.recall import BUDGET, TTL_MS, Entry, Recalled, entry_of, exact, remembered, similar
 from models.knowledge.record import Key, encode
 from tables.retrievals import Retrievals, retrievals
 from tests.unit.knowledge.bert import sentence_folder
@@ -97,7 +97,6 @@ class Rehearsal:
 @asynccontextmanager
 async def rehearsal(folder: Path) -> AsyncIterator[Rehearsal]:
     convert(sentence_folder(folder / "source"), folder / "store", name="small", version="1")
-    retrievals.counts.clear()
     async with in_memory([tell], [retrievals], model_store=str(folder / "store")) as trial:
         await trial.deploy("small", "1")
         await trial.engine.knowledge.open(None)
@@ -130,7 +129,7 @@ async def test_what_was_deleted_is_not_served_from_before(tmp_path: Path) -> Non
         await r.forget("cats")
         told = await r.ask("the cat sleeps")
         assert (told.source, told.documents) == ("search", ("dogs",))
-        assert retrievals.counts["stale"] == 1
+        assert r.knowledge.counts["stale"] == 1
 
 
 async def test_a_new_document_that_would_be_found_is_a_reason_to_search_again(tmp_path: Path) -> None:
@@ -156,8 +155,8 @@ async def test_a_nearly_equal_question_takes_the_passages_and_a_sample_is_looked
         similar_ = await r.ask("a cat sleeps at night and day")
         assert similar_.source in ("similar", "search")
         if similar_.source == "similar":
-            assert retrievals.counts["compared"] == 1
-        assert retrievals.counts["wrong"] == 0
+            assert r.knowledge.counts["compared"] == 1
+        assert r.knowledge.counts["wrong"] == 0
 
 
 async def test_what_a_session_has_found_survives_a_crash_and_its_own_time_ends_it(tmp_path: Path) -> None:
@@ -201,7 +200,7 @@ def test_a_session_keeps_within_its_budget_what_is_used_most() -> None:
         recalled = remembered(recalled, entry(f"question {n}", at=n))
         favourite = exact(recalled, Query(text="question 0"), "e", n)
         assert favourite is not None
-        used(recalled, favourite)
+        favourite.uses += 1
     assert sum(one.size for one in recalled.entries) <= BUDGET
     assert {"question 0", "question 199"} <= {one.asked for one in recalled.entries}
     assert "question 100" not in {one.asked for one in recalled.entries}
