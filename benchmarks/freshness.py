@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import os
 import random
 import threading
@@ -39,9 +40,10 @@ SIZE: Final = 384
 QUESTIONS: Final = 200
 STEP: Final = 500
 START_S: Final = 120.0
-WORDS: Final = [
-    f"{a}{b}{c}" for a in "bdfgklmnprst" for b in "aeiou" for c in ("ra", "lo", "mi", "ne", "tu", "sha", "ket")
-]
+WORDS: Final = 30_000
+"""Of the synthetic language; the n-th is used 1/n times as often as the first, as in real ones."""
+COMMON: Final = 60
+"""Words of it that no question has: they would be stop words."""
 
 
 @benchmark
@@ -104,7 +106,13 @@ def _document(name: str, text: str) -> tuple[bytes, bytes]:
 
 
 def _text(dice: random.Random) -> str:
-    return "\n\n".join(" ".join(dice.choices(WORDS, k=60)) + "." for _ in range(2))
+    return "\n\n".join(_words(dice, 60) + "." for _ in range(2))
+
+
+def _words(dice: random.Random, count: int, first: int = 1) -> str:
+    """Zipf's law: the rank's logarithm is uniform."""
+    span = math.log(WORDS / first)
+    return " ".join(f"w{int(first * math.exp(span * dice.random()))}x" for _ in range(count))
 
 
 _pool = urllib3.PoolManager()
@@ -134,7 +142,7 @@ def large(lab: Lab) -> Iterator[Result]:
         library.apply(list(_records(first, dice, draw, centres)))
     filled = time.perf_counter() - began
     questions = [
-        (Query(text=" ".join(dice.choices(WORDS, k=8))), _unit(centres[n % 500] + draw.standard_normal(SIZE)))
+        (Query(text=_words(dice, 8, COMMON)), _unit(centres[n % 500] + draw.standard_normal(SIZE)))
         for n in range(QUESTIONS)
     ]
     told = [_timed(library, *question) for question in questions]
@@ -173,7 +181,7 @@ def _records(
 ) -> Iterator[Record]:
     for number in range(first, first + STEP, 5):
         name = f"d{number}"
-        passages = [Passage((), " ".join(dice.choices(WORDS, k=60)), 0, 1) for _ in range(5)]
+        passages = [Passage((), _words(dice, 60), 0, 1) for _ in range(5)]
         vectors = centres[draw.integers(0, 500, 5)] + 0.8 * draw.standard_normal((5, SIZE))
         made = Content(born=0, content="c", embedder="e", passages=passages, vectors=vectors.astype(WIRE).tobytes())
         told = Announced(born=0, revision=0, content="c", size=1, at=0)

@@ -30,6 +30,7 @@ OPERATIONS: Final = {Direction.IN: "receive", Direction.OUT: "send"}
 
 def document() -> dict[str, Any]:
     """The AsyncAPI 3.0 document. Source of its shape: https://www.asyncapi.com/docs/reference/specification/v3.0.0"""
+    told = [spec for spec in ALL if spec.direction is not Direction.INTERNAL]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     return {
         "asyncapi": "3.0.0",
@@ -40,15 +41,15 @@ def document() -> dict[str, Any]:
             "license": {"name": project["license"]},
         },
         "defaultContentType": "application/json",
-        "channels": {spec.name: channel(spec) for spec in ALL},
+        "channels": {spec.name: channel(spec) for spec in told},
         "operations": {
             f"{OPERATIONS[spec.direction]}-{spec.name}": {
                 "action": OPERATIONS[spec.direction],
                 "channel": {"$ref": f"#/channels/{spec.name}"},
             }
-            for spec in ALL
+            for spec in told
         },
-        "components": {"schemas": schemas(spec.value for spec in ALL if spec.value is not bytes)},
+        "components": {"schemas": schemas(spec.value for spec in told if spec.value is not bytes)},
     }
 
 

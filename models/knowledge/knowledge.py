@@ -57,9 +57,8 @@ class Knowledge:
         self.caught_up = asyncio.Event()
         """Set once all that was on the topic at the start is in the library."""
         self.counts: Counter[str] = Counter()
-        """Of questions of sessions (tables/retrievals.py): exact, similar and miss; stale: an earlier one was there, but the
-        knowledge has changed; compared, and wrong of those: similar ones that were looked up all the same.
-        """
+        """Of questions of sessions (tables/retrievals.py): exact, similar and miss; stale: an earlier one was there,
+        but the knowledge has changed; compared, and wrong of those: similar ones that were looked up all the same."""
         self.making = 0
         """Documents that this worker makes passages of right now."""
 
