@@ -27,8 +27,10 @@ from tables.documents import Kept, documents
 
 log = logging.getLogger(__name__)
 
-STEP: Final = 4
-"""Passages that are embedded at a time: a document that comes meanwhile waits for no more."""
+STEP: Final = 8
+"""Passages that are embedded at a time, at most;"""
+STEP_CHARACTERS: Final = 1_200
+"""of so many characters, two full ones: a document that comes meanwhile waits for no more."""
 SMALL: Final = 20_000
 """Characters of a document that may overtake others."""
 FAIRNESS: Final = 4
@@ -207,7 +209,7 @@ class Keeper:
             await self._publisher.put(PASSAGES, key, encode(content), work.pending.partition)
 
     async def _embed(self, engine: Embedder, making: Making) -> None:
-        making.put(await engine.passages(making.next(STEP)))
+        making.put(await engine.passages(making.next(STEP, STEP_CHARACTERS)))
 
     async def _give_up(self, pending: Pending, kept: Kept, embedder: str, error: Exception) -> None:
         """Nothing can be made of a document: a dead letter says why, and nobody tries again."""

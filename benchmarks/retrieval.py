@@ -55,7 +55,7 @@ def made(document: Document, embedder: Embedder, known: dict[bytes, bytes] | Non
     """With its vectors."""
     making = Making(document, 0, embedder.identity, embedder.tokens.count, known or {})
     while making.left:
-        making.put(embedder.vectors(making.next(32)))
+        making.put(embedder.vectors(making.next(32, 1 << 20)))
     return making
 
 

@@ -57,9 +57,14 @@ class Making:
         """Passages that have still to be embedded."""
         return len(self._missing)
 
-    def next(self, count: int) -> list[str]:
-        """Texts to embed next."""
-        return [text for _, text in self._missing[-count:]]
+    def next(self, most: int, room: int) -> list[str]:
+        """Texts to embed next: at most so many, and so many characters, but one at least."""
+        texts: list[str] = []
+        for _, text in reversed(self._missing[-most:]):
+            if texts and len(text) + sum(map(len, texts)) > room:
+                break
+            texts.append(text)
+        return texts[::-1]
 
     def put(self, vectors: NDArray[np.float32]) -> None:
         """The vectors of what next() gave, in that order."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -185,3 +186,24 @@ def test_what_is_there_to_hurt_is_refused_before_it_does(bomb: str) -> None:
 def test_what_a_document_says_stays_text(text: str) -> None:
     (content,) = Making(Document("a", text, format="text"), 0, "", estimate, {}).contents(1_000_000)
     assert "".join(passage.text for passage in content.passages) == text.translate(dict.fromkeys([0, 27, 0xFEFF]))
+
+
+def test_a_large_document_leaves_in_parts_that_fit_and_what_is_known_is_not_embedded_again() -> None:
+    text = "\n\n".join(f"Paragraph {n} says {'word ' * 60}." for n in range(60))
+    making = Making(Document("a", text, format="text"), 7, "e", estimate, {})
+    while making.left:
+        texts = making.next(8, 1000)
+        assert len(texts) == 1 or sum(map(len, texts)) <= 1000
+        making.put(np.ones((len(texts), 4), np.float32) * len(texts))
+    parts = making.contents(10_000)
+    assert len(parts) > 1
+    assert [(one.part, one.parts, one.born) for one in parts] == [(n, len(parts), 7) for n in range(len(parts))]
+    assert [p for one in parts for p in one.passages] == making.passages
+    known = {
+        p.hash(None): one.matrix()[n].tobytes()  # type: ignore[index]
+        for one in parts
+        for n, p in enumerate(one.passages)
+    }
+    again = Making(Document("a", text + "\n\nA new paragraph."), 7, "e", estimate, known)
+    assert again.left <= 2
+    assert again.reused >= len(making.passages) - 1

@@ -77,7 +77,7 @@ class Rehearsal:
         with self.trial.models.embedding() as embedder:
             assert embedder is not None
             making = Making(document, 0, embedder.identity, embedder.tokens.count, {})
-            making.put(await embedder.passages(making.next(99)))
+            making.put(await embedder.passages(making.next(99, 9999)))
         for content in making.contents(100_000):
             self.topic.put(Key(name, content.part), encode(content))
         await self.knowledge.apply(self.topic.records)
