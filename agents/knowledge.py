@@ -39,6 +39,8 @@ LOOK_AHEAD: Final = 8
 """Documents that are asked for at a time."""
 IDLE_S: Final = 0.5
 """Until it looks again where nothing has told of work: partitions come and go, embedders too."""
+MOST_WORKS: Final = 32
+"""Documents that are begun and not finished."""
 RETRY_S: Final = 1.0
 UNREAD_S: Final = 10.0
 """What was published and hasn't been read back after that long is made again."""
@@ -159,8 +161,17 @@ class Keeper:
         self._knowledge.making = len(self._works)
         if name is None:
             return await self._sweep(owned)
+        self._bound(name)
         await self._advance(self._works[name])
         return True
+
+    def _bound(self, name: str) -> None:
+        """Documents that newer ones have overtaken again and again are begun anew later; the first is an old one."""
+        for other in list(reversed(self._works))[:-1]:
+            if len(self._works) <= MOST_WORKS:
+                return
+            if other != name:
+                del self._works[other]
 
     async def _next(self, owned: set[int], embedder: str, *, newest: bool, most: int) -> str | None:
         """The document whose turn it is: it has been begun then."""

@@ -19,6 +19,7 @@ from web.parameters import parameters
 COUNT: Final = 8
 MOST: Final = 50
 
+Tenant = Annotated[str, Meta(min_length=1)]
 Question = Annotated[str, Meta(min_length=1, max_length=LONGEST)]
 Count = Annotated[int, Meta(ge=1, le=MOST)]
 
@@ -80,8 +81,8 @@ class Knowledge:
         Operation(
             gives=SearchAnswer,
             parameters=(
-                Parameter("q", Question, "the question"),
-                Parameter("tenant", str, "whose knowledge; without it, what belongs to no tenant"),
+                Parameter("q", Question, "the question", required=True),
+                Parameter("tenant", Tenant, "whose knowledge; without it, what belongs to no tenant"),
                 Parameter("tags", str, "tags that a document must have, with commas"),
                 Parameter("count", Count, f"passages, at most; by default {COUNT}"),
             ),
@@ -91,7 +92,7 @@ class Knowledge:
         """The passages that answer a question best."""
         given = parameters(request, "q", "tenant", "tags", "count")
         text = given.get("q", "")
-        if not text.strip() or len(text) > LONGEST:
+        if not 1 <= len(text) <= LONGEST:
             raise MalformedError(f"q must be a question of 1 to {LONGEST} characters")
         if given.get("tenant") == "":
             raise MalformedError("tenant must not be empty: leave it out for what belongs to none")
