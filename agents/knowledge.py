@@ -19,6 +19,7 @@ from engine.codec import codec_of
 from engine.feed import RecordFeed
 from engine.table import KeyValueShard
 from models.embedder.embedder import Embedder
+from models.knowledge.knowledge import LOOK_S
 from models.knowledge.library import Pending, Record
 from models.knowledge.making import Making, failed
 from models.knowledge.passage import estimate
@@ -88,7 +89,7 @@ class Keeper:
     async def run(self) -> None:
         """For ever. Raises KafkaError when the broker doesn't let us."""
         await self._knowledge.open(self._engine.folder)
-        works = [asyncio.create_task(work) for work in (self._feed.run(), self._told(), self._make())]
+        works = [asyncio.create_task(work) for work in (self._feed.run(), self._told(), self._make(), self._look())]
         try:
             for ended in asyncio.as_completed(works):
                 await ended
@@ -122,6 +123,12 @@ class Keeper:
     async def _told(self) -> None:
         await self._feed.caught_up.wait()
         self._knowledge.caught_up.set()
+
+    async def _look(self) -> None:
+        """For ever: metrics tell what was seen last."""
+        while True:
+            await self._knowledge.status()
+            await asyncio.sleep(LOOK_S)
 
     # -- making -------------------------------------------------------------------------------------------------------
 

@@ -23,6 +23,8 @@ from web.health import Health
 from web.operations import Operation, operation
 
 PREFIX: Final = "homunculus_"
+OUTCOMES: Final = ("exact", "similar", "miss", "stale", "compared", "wrong")
+"""Of questions that sessions have asked (tables/retrievals.py)."""
 TRIED: Final = frozenset({Stage.CANARY, Stage.SHADOW})
 OPEN_METRICS: Final = "application/openmetrics-text"
 
@@ -80,6 +82,7 @@ class WorkerCollector(Collector):
         yield from self._queues()
         yield from self._state()
         yield from self._models()
+        yield from self._knowledge()
         yield from self._worker()
 
     def _events(self) -> Iterator[Metric]:
@@ -177,6 +180,16 @@ class WorkerCollector(Collector):
         yield _gauge("model_load_failed", "Whether not all that is deployed could be loaded", ["model"], failed)
         ended = {(name, verdict.value): models.ended[name, verdict.value] for name in status for verdict in Verdict}
         yield _counter("canaries_ended", "Canaries that their limits have ended", ["model", "verdict"], ended)
+
+    def _knowledge(self) -> Iterator[Metric]:
+        knowledge = self._engine.knowledge
+        seen = knowledge.seen
+        states = {state: seen.get(state, 0) for state in ("pending", "failed")}
+        states["found"] = seen.get("documents", 0) - sum(states.values())
+        yield _gauge("knowledge_documents", "Documents that this worker has heard of", ["state"], states)
+        yield _gauge("knowledge_passages", "Passages that it finds", [], {(): seen.get("passages", 0)})
+        outcomes = {outcome: knowledge.counts[outcome] for outcome in OUTCOMES}
+        yield _counter("knowledge_questions", "Questions of sessions", ["outcome"], outcomes)
 
     def _worker(self) -> Iterator[Metric]:
         engine = self._engine

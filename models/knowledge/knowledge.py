@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from models.knowledge.recall import Entry
 from models.knowledge.record import WIRE
 from models.live import LiveModels
 
+LOOK_S: Final = 10.0
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -59,6 +60,8 @@ class Knowledge:
         self.counts: Counter[str] = Counter()
         """Of questions of sessions (tables/retrievals.py): exact, similar and miss; stale: an earlier one was there,
         but the knowledge has changed; compared, and wrong of those: similar ones that were looked up all the same."""
+        self.seen: dict[str, Any] = {}
+        """What status() said when somebody last asked: no more than LOOK_S old while the worker runs."""
         self.making = 0
         """Documents that this worker makes passages of right now."""
 
@@ -143,10 +146,11 @@ class Knowledge:
         told = await self.write(self.library.status, self.embedder)
         with self._models.embedding(self._name) as embedder:
             name = None if embedder is None else embedder.manifest.identity
-        return {
+        self.seen = {
             **told,
             "embedder": name,
             "caught_up": self.caught_up.is_set(),
             "making": self.making,
             "retrievals": dict(self.counts),
         }
+        return self.seen
