@@ -18,7 +18,6 @@ from engine.app import App
 from engine.codec import codec_of
 from engine.feed import RecordFeed
 from engine.table import KeyValueShard
-from models.embedder.embedder import Embedder
 from models.knowledge.knowledge import LOOK_S
 from models.knowledge.library import Pending, Record
 from models.knowledge.making import Making, failed
@@ -214,7 +213,13 @@ class Keeper:
             with self._engine.models.embedding(self._engine.settings.embedder) as engine:
                 if engine is None or engine.identity != work.embedder:
                     return
-                await self._embed(engine, making)
+                try:
+                    making.put(await engine.passages(making.next(STEP, STEP_CHARACTERS)))
+                except Exception as error:  # ONNX Runtime's own, for a text that nobody has thought of
+                    del self._works[name]
+                    if (kept := self._kept(work.pending)) is not None:
+                        await self._give_up(work.pending, kept, work.embedder, error)
+                    return
         if making.left:
             return
         del self._works[name]
@@ -225,9 +230,6 @@ class Keeper:
         for content in contents:
             key = Key(name, content.part).encode()
             await self._publisher.put(PASSAGES, key, encode(content), work.pending.partition)
-
-    async def _embed(self, engine: Embedder, making: Making) -> None:
-        making.put(await engine.passages(making.next(STEP, STEP_CHARACTERS)))
 
     async def _give_up(self, pending: Pending, kept: Kept, embedder: str, error: Exception) -> None:
         """Nothing can be made of a document: a dead letter says why, and nobody tries again."""

@@ -109,7 +109,8 @@ class Knowledge:
         with self._models.embedding(self._name) as embedder:
             if embedder is None or not text.strip():
                 return Asked(None, "")
-            return Asked(await embedder.question(text[:LONGEST]), embedder.identity)
+            vector = await embedder.question(text[:LONGEST])
+            return Asked(vector, embedder.identity) if np.isfinite(vector).all() else Asked(None, "")
 
     async def search(self, query: Query, asked: Asked | None = None) -> Answer:
         """What answers a question. asked: its vector, where somebody has it already. Raises KnowledgeAwayError before

@@ -67,7 +67,9 @@ class Making:
         return texts[::-1]
 
     def put(self, vectors: NDArray[np.float32]) -> None:
-        """The vectors of what next() gave, in that order."""
+        """The vectors of what next() gave, in that order. Raises DocumentError for what is no vector."""
+        if not np.isfinite(vectors).all():
+            raise DocumentError("the embedder gives something that is not finite for a passage")
         for (hashed, _), vector in zip(self._missing[-len(vectors) :], vectors, strict=True):
             self._vectors[hashed] = vector.astype(WIRE).tobytes()
         del self._missing[-len(vectors) :]

@@ -53,11 +53,12 @@ class Writing:
         if row is not None and (told is None or told.born != row[1]):
             self._clear(row[0], changes)
             changes.tenants.add(row[3])
+            begun = {part for (part,) in db.execute("SELECT part FROM parts WHERE document = ?", (row[0],))}
+            for part in begun.union(range(row[2])):
+                self._stale(Key(name, part), partition)
             db.execute("DELETE FROM tags WHERE document = ?", (row[0],))
             db.execute("DELETE FROM parts WHERE document = ?", (row[0],))
             db.execute("DELETE FROM documents WHERE id = ?", (row[0],))
-            for part in range(row[2]):
-                self._stale(Key(name, part), partition)
             row = None
         if told is None:
             return

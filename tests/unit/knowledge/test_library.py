@@ -264,3 +264,14 @@ def test_what_is_wrong_on_disk_is_built_anew(tmp_path: Path, harm: str) -> None:
     assert library.positions == {}
     assert len(apply(library, topic).search(Query(text="wolf", count=50))) == 50
     library.close()
+
+
+def test_parts_of_a_document_that_goes_before_it_is_whole_are_taken_away_too() -> None:
+    topic, document = Topic(), Document("book", "One. Two.")
+    topic.announce(document)
+    topic.make(document, ["Chapter one.", "Chapter two."], parts=2)
+    library = Library(None)
+    library.apply(topic.records[:2])
+    topic.delete("book")
+    library.apply([Record(0, 2, *topic.records[-1][2:])])
+    assert library.stale([0], 9) == [(0, Key("book", 0).encode())]
