@@ -12,11 +12,13 @@ from benchmarks import (
     decoder,
     drift,
     failover,
+    freshness,
     inputs,
     latency,
     memory,
     rebalance,
     replay,
+    retrieval,
     scale,
     scoring,
     swaps,
@@ -26,7 +28,22 @@ from benchmarks.lab import Lab
 from benchmarks.registry import BENCHMARKS
 from benchmarks.worker import WorkerFailedError
 
-REGISTERED = (scoring, latency, replay, memory, rebalance, failover, scale, views, swaps, drift, inputs, decoder)
+REGISTERED = (
+    scoring,
+    latency,
+    replay,
+    memory,
+    rebalance,
+    failover,
+    scale,
+    views,
+    swaps,
+    drift,
+    inputs,
+    decoder,
+    retrieval,
+    freshness,
+)
 """Importing a module has registered its benchmark."""
 
 

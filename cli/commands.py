@@ -7,6 +7,7 @@ from cli.chat import Chat
 from cli.command import without
 from cli.doctor import Doctor
 from cli.drift import Drift
+from cli.knowledge import Knowledge
 from cli.models import Models
 from cli.replay import Replay
 from cli.reset import Reset
@@ -23,6 +24,7 @@ __all__ = [
     "Chat",
     "Doctor",
     "Drift",
+    "Knowledge",
     "Models",
     "Replay",
     "Reset",

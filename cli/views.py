@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 from urllib.parse import quote
 
 import aiohttp
@@ -19,11 +20,20 @@ UNAUTHORIZED: Final = 401
 
 async def value(settings: Settings, worker: str | None, table: str, key: str, session: str | None) -> Report:
     """GET /tables/TABLE/KEY. Raises SettingsError when no worker answers, or it wants another token."""
-    base = URL(worker) if worker else URL.build(scheme="http", host=str(settings.web_bind), port=settings.web_port)
     path = "/".join(
         ("tables", quote(table, safe="", errors="surrogateescape"), quote(key, safe="", errors="surrogateescape"))
     )  # a key may have slashes of its own
-    url = base.join(URL(path, encoded=True)).update_query({"session": session} if session else None)
+    status, document = await get(settings, worker, path, {"session": session} if session else {})
+    found = status == 200
+    lines = json.dumps(document, ensure_ascii=False, indent=2).splitlines() if found else [str(document["message"])]
+    return Report(document, lines, ok=found)
+
+
+async def get(settings: Settings, worker: str | None, path: str, query: Mapping[str, str]) -> tuple[int, Any]:
+    """Status and document of a worker's view. path: percent-encoded. Raises SettingsError when no worker answers, or it
+    wants another token."""
+    base = URL(worker) if worker else URL.build(scheme="http", host=str(settings.web_bind), port=settings.web_port)
+    url = base.join(URL(path, encoded=True)).update_query(query or None)
     token = settings.web_read_token or settings.web_token
     headers = {"Authorization": f"Bearer {token.get_secret_value()}"} if token else {}
     try:
@@ -39,6 +49,4 @@ async def value(settings: Settings, worker: str | None, table: str, key: str, se
         ) from error
     if status == UNAUTHORIZED:
         raise SettingsError(f"the worker at {base} wants another token: HOMUNCULUS_WEB_READ_TOKEN or _WEB_TOKEN")
-    found = status == 200
-    lines = json.dumps(document, ensure_ascii=False, indent=2).splitlines() if found else [str(document["message"])]
-    return Report(document, lines, ok=found)
+    return status, document

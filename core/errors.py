@@ -22,7 +22,8 @@ HomunculusError
 │   ├── TemplateError    the model's chat template can't write the conversation
 │   ├── ContextTooLongError  a context leaves the model no room for a reply
 │   ├── SamplingError    a reply is asked for in a way that there is none
-│   └── GenerationError  the model failed while it made the reply
+│   ├── GenerationError  the model failed while it made the reply
+│   └── DocumentError    a document is too large, too deep or too many-pieced to be read
 ├── ModelError       the version that was live stays live
 │   ├── ModelNotFoundError   no such name or version in the store
 │   ├── StoreAwayError       the store can't be read now; versions that are cached still load
@@ -36,6 +37,7 @@ HomunculusError
 │   └── TransitionError      a deployment can't go from this stage to that one
 ├── OverloadedError  too much waits already: the caller is told, and may come again
 ├── RequestRefusedError  a control request is answered by one alert; the running deployment stays
+├── KnowledgeAwayError   the worker can't search now: ask again
 ├── BackupError      state is neither saved nor restored: what was there before is there still
 │   └── DamagedFileError     a file of state isn't what its manifest says
 ├── TrialError       a test of an application (engine/testing) can't go on: says what it waits for
@@ -180,6 +182,10 @@ class GenerationError(RecordError):
     """Computing the reply failed."""
 
 
+class DocumentError(RecordError):
+    """A document can't be read within its limits; nothing of it becomes knowledge."""
+
+
 class ModelError(HomunculusError):
     """A version can't go live; the one that was live stays."""
 
@@ -230,6 +236,10 @@ class OverloadedError(HomunculusError):
 
 class RequestRefusedError(HomunculusError):
     """A control request is refused; the running deployment stays."""
+
+
+class KnowledgeAwayError(HomunculusError):
+    """What is known can't be searched yet."""
 
 
 class BackupError(HomunculusError):

@@ -40,6 +40,23 @@ class Observation(msgspec.Struct, gc=False):
     tenant: str | None = None
 
 
+Tag = Annotated[str, Meta(min_length=1, max_length=200)]
+
+
+class Document(msgspec.Struct, gc=False, omit_defaults=True):
+    """Something to know: a record of `documents`, keyed by its id. A null value deletes it."""
+
+    id: Identifier
+    text: str
+    title: Annotated[str, Meta(max_length=1000)] | None = None
+    url: Annotated[str, Meta(max_length=2000)] | None = None
+    tags: Annotated[tuple[Tag, ...], Meta(max_length=50)] = ()
+    tenant: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
+    """Whose it is: nobody else finds it. None: it belongs to questions without a tenant."""
+    format: Literal["text", "markdown", "html"] | None = None
+    """Of the text. None: as it looks."""
+
+
 Role = Literal["active", "canary", "shadow"]
 """As what a version answers: shadows for comparison alone."""
 

@@ -96,6 +96,8 @@ class Settings(BaseSettings):
     control."""
     default_model: str | None = None
     """Model of observations that name none. Default: the only one that is deployed."""
+    embedder: str | None = None
+    """Model that makes vectors of documents and questions. Default: the only embedder that is deployed."""
     device: Annotated[str, StringConstraints(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
     """auto takes a GPU when there is one; cuda fails without one."""
     gpu_memory: Annotated[ByteSize | None, Field(gt=0)] = None

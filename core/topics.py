@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar, cast
 
-from core.events import Action, Alert, Deployment, Feedback, ModelStatus, Observation, Prediction, Retrain
+from core.events import Action, Alert, Deployment, Document, Feedback, ModelStatus, Observation, Prediction, Retrain
 from core.messages import Message, Reply
 from core.rules import RuleSet
 
@@ -44,6 +44,8 @@ class TopicSpec(Generic[E]):
     cleanup: Cleanup = Cleanup.DELETE
     retention: timedelta | None = timedelta(days=7)
     """None keeps for ever; compacted topics keep the newest value of each key."""
+    deletes: bool = False
+    """Whether a null value deletes its key: agents get None for it. Else it is a dead letter."""
     headers: Mapping[str, str] = field(default_factory=dict)
     """Name -> meaning of the headers that we write, or look at."""
 
@@ -78,6 +80,9 @@ REFUSED: Final = {
 
 OBSERVATIONS: Final = TopicSpec("observations", "session", Observation, Direction.IN, headers=TRACE)
 FEEDBACK: Final = TopicSpec("feedback", "session", Feedback, Direction.IN, headers=TRACE)
+DOCUMENTS: Final[TopicSpec[Document | None]] = TopicSpec(
+    "documents", "id", cast("type[Document | None]", Document), Direction.IN, deletes=True, headers=TRACE
+)
 CONTROL: Final = TopicSpec("control", "model", Action, Direction.IN, headers=TRACE)
 DEPLOYMENTS: Final = TopicSpec("deployments", "model", Deployment, Direction.OUT, Cleanup.COMPACT, headers=MADE)
 PREDICTIONS: Final = TopicSpec("predictions", "session", Prediction, Direction.OUT, headers=MADE)
@@ -110,6 +115,8 @@ SCORES: Final = TopicSpec(
     "scores", "model version", bytes, Direction.INTERNAL, retention=timedelta(days=2), headers=MADE
 )
 """What each version answers, and what came of it, in columns: detectors read it (models/drift/answers.py)."""
+PASSAGES: Final = TopicSpec("passages", "document", bytes, Direction.INTERNAL, Cleanup.COMPACT, None, headers=MADE)
+"""What is known: documents, and the passages and vectors that were made of them (models/knowledge/record.py)."""
 RETRAIN: Final = TopicSpec("retrain", "model", Retrain, Direction.OUT, retention=timedelta(days=30), headers=MADE)
 MODEL_STATUS: Final = TopicSpec("model-status", "worker", ModelStatus, Direction.OUT, Cleanup.COMPACT)
 
@@ -117,6 +124,7 @@ ALL: Final[tuple[TopicSpec[Any], ...]] = (
     OBSERVATIONS,
     FEEDBACK,
     MESSAGES,
+    DOCUMENTS,
     CONTROL,
     RULES,
     DEPLOYMENTS,
@@ -127,6 +135,7 @@ ALL: Final[tuple[TopicSpec[Any], ...]] = (
     LATE,
     MODEL_STATUS,
     SCORES,
+    PASSAGES,
     RETRAIN,
 )
 """What the worker creates and checks when it starts. Topics of later agents join here with the agent."""

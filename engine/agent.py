@@ -259,6 +259,9 @@ class Stream(Generic[E]):
         bad: list[tuple[int, RecordError]] = []
         for i, record in enumerate(records):
             try:
+                if record.value is None and self.topic.deletes:
+                    events.append(None)  # type: ignore[arg-type]
+                    continue
                 event = decode(record.value)  # type: ignore[arg-type]
                 if self._keyed and record.key != event.session.encode():  # type: ignore[attr-defined]
                     raise KeyMismatchError(record.key, event.session)  # type: ignore[attr-defined]

@@ -41,10 +41,10 @@ from engine.transport import Transport
 from engine.watchdog import Watchdog
 from models.decoder.decoder import Sizes
 from models.device import Device
+from models.engines import Talking
 from models.inference import InferenceThread
 from models.live import LiveModels
 from models.store import ModelStore
-from models.talking import Talking
 from models.verifier import Verifier
 
 if TYPE_CHECKING:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, Generic, TypeVar
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
+from aiokafka.structs import ConsumerRecord
 
 from core.errors import DecodeError
 from core.events import Source
@@ -61,22 +62,31 @@ class Feed(Generic[E]):
 
     async def _read(self) -> None:
         async with onlooking(self._connection, self._topic, "earliest") as (consumer, begins, ends):
+            await self._begin(begins, ends)
             for tp, begin in begins.items():
                 consumer.seek(tp, max(self._positions.get(tp, 0), begin))
             while True:
                 if not self.caught_up.is_set() and await self._at_end(consumer, ends):
                     self.caught_up.set()
                 for tp, records in (await consumer.getmany(timeout_ms=200)).items():
-                    for record in records:
-                        self.place = Source(tp.topic, tp.partition, record.offset)
-                        await self._call(record.key, record.value)
-                        self._positions[tp] = record.offset + 1
+                    await self._take(tp, records)
+                    self._positions[tp] = records[-1].offset + 1
+
+    async def _begin(self, begins: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> None:
+        """Where the topic begins and ends, before it is read, or read on."""
 
     async def _at_end(self, consumer: AIOKafkaConsumer, ends: dict[TopicPartition, int]) -> bool:
         for tp, end in ends.items():
             if await consumer.position(tp) < self._connection.end(end, consumer.highwater(tp)):
                 return False
         return True
+
+    async def _take(self, tp: TopicPartition, records: Sequence[ConsumerRecord]) -> None:
+        """Records of one partition, in their order."""
+        for record in records:
+            self.place = Source(tp.topic, tp.partition, record.offset)
+            await self._call(record.key, record.value)
+            self._positions[tp] = record.offset + 1
 
     async def _call(self, key: bytes | None, raw: bytes | None) -> None:
         name = (key or b"").decode("utf-8", "backslashreplace")
@@ -88,3 +98,33 @@ class Feed(Generic[E]):
                 await self._on_foreign(name, str(explain(error)))
             return
         await self._on_value(name, value)
+
+
+class RecordFeed(Feed[bytes]):
+    """As Feed, with raw records as they come, many at a time; from where somebody has read to before."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        topic: TopicSpec[bytes],
+        on_start: Callable[[Mapping[int, tuple[int, int]]], Awaitable[Mapping[int, int]]],
+        on_records: Callable[[int, Sequence[ConsumerRecord]], Awaitable[None]],
+    ) -> None:
+        """on_start: told the first and the next offset of each partition, it says from where on each is to be read;
+        those that it leaves out, from the first. on_records: called with a partition and its next records."""
+        super().__init__(connection, topic, self._ignored)
+        self._on_start = on_start
+        self._on_records = on_records
+        self._started = False
+
+    async def _begin(self, begins: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> None:
+        if not self._started:
+            places = await self._on_start({tp.partition: (begin, ends[tp]) for tp, begin in begins.items()})
+            self._positions = {tp: places[tp.partition] for tp in begins if tp.partition in places}
+            self._started = True
+
+    async def _take(self, tp: TopicPartition, records: Sequence[ConsumerRecord]) -> None:
+        await self._on_records(tp.partition, records)
+
+    async def _ignored(self, key: str, value: bytes | None) -> None:
+        """Records never come one by one."""

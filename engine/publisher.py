@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final, TypeVar
 
@@ -28,7 +29,8 @@ class Publisher:
 
     def __init__(self, connection: Connection) -> None:
         self._prefix = connection.settings.topic_prefix
-        self._producer = AIOKafkaProducer(**connection.options, acks="all")
+        largest = connection.settings.max_record + 65_536  # as the topics take
+        self._producer = AIOKafkaProducer(**connection.options, acks="all", max_request_size=2 * largest)
 
     async def start(self) -> None:
         """Connects."""
@@ -38,6 +40,19 @@ class Publisher:
         """Returns once the broker has it. Raises KafkaError."""
         raw = codec_of(topic.value).encode(value)
         await self._producer.send_and_wait(self._prefix + topic.name, raw, key=key.encode())
+
+    async def put(
+        self,
+        topic: TopicSpec[bytes],
+        key: bytes,
+        value: bytes | None,
+        partition: int,
+        headers: Sequence[tuple[str, bytes]] = (),
+    ) -> None:
+        """As it is, to a partition that somebody else has chosen. Returns once the broker has it. Raises KafkaError."""
+        await self._producer.send_and_wait(
+            self._prefix + topic.name, value, key=key, partition=partition, headers=list(headers)
+        )
 
     async def stop(self) -> None:
         """Sends what is left, if the broker takes it soon, and disconnects."""

@@ -14,6 +14,8 @@ from core.events import Deployment
 from models.decoder.decoder import Decoder
 from models.deployed import Deployed, answering
 from models.device import Device
+from models.embedder.embedder import Embedder
+from models.engines import Talking
 from models.exchange import Exchange, drained
 from models.features import SessionFeature
 from models.folder import ModelFolder
@@ -25,7 +27,6 @@ from models.routing import Routing
 from models.status import Filling, Late
 from models.store import ModelStore
 from models.swap import Course, Stage
-from models.talking import Talking
 from models.verifier import Verifier, patience
 from models.version import LiveVersion, Load
 
@@ -320,7 +321,7 @@ class LiveModels:
         deployed = [model for model, kind in kinds.items() if kind is None or kind.scores]
         if name is not None and name not in deployed:
             raise UnknownModelError(name, deployed)
-        # What has never been loaded here may be a language model: once another one answers, none is meant by no name.
+        # What has never been loaded here may be a model for texts: once another one answers, none is meant by no name.
         deployed = [model for model in deployed if kinds[model] is not None] or deployed
         wanted = name or self._default or (deployed[0] if len(deployed) == 1 else None)
         if wanted is None and deployed:
@@ -344,6 +345,32 @@ class LiveModels:
             if isinstance(version.engine, Decoder):
                 with suppress(UsageError):  # it is being let go, with all that it has
                     await version.engine.forget(session)
+
+    def embedder(self, name: str | None = None) -> Embedder | None:
+        """What makes texts vectors now: the model of that name, by default the only embedder, of several the first by
+        name. None while there is none. Hold its version with `embedding` to compute on it."""
+        version = self._embedder(name)
+        return version.engine if version is not None and isinstance(version.engine, Embedder) else None
+
+    def _embedder(self, name: str | None) -> LiveVersion | None:
+        for model in [name] if name else self.deployed():
+            version = self.get(model)
+            if version is not None and isinstance(version.engine, Embedder):
+                return version
+        return None
+
+    @contextmanager
+    def embedding(self, name: str | None = None) -> Iterator[Embedder | None]:
+        """Holds the embedder: it isn't freed before the block ends, whatever is deployed meanwhile."""
+        version = self._embedder(name)
+        if version is None:
+            yield None
+            return
+        version.hold()
+        try:
+            yield version.engine if isinstance(version.engine, Embedder) else None
+        finally:
+            version.release()
 
     def get(self, name: str) -> LiveVersion | None:
         """The active version now, or None. To compute on it, hold it with `using`."""

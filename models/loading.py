@@ -11,15 +11,16 @@ from core.errors import NoRoomError, UnsafeModelError
 from models.budget import Share
 from models.decoder.decoder import Decoder
 from models.device import Device
+from models.embedder.embedder import Embedder
+from models.engines import Talking
+from models.engines import load as begin
 from models.folder import ModelFolder
 from models.inference import InferenceThread
-from models.manifest import Manifest
+from models.manifest import Kind, Manifest
 from models.precision import FP32
 from models.runtime import Runtime
 from models.store import ModelStore
 from models.swap import Course, Stage
-from models.talking import Talking
-from models.talking import load as begin
 from models.verifier import Place, Verifier, patience
 from models.version import LiveVersion, Load
 
@@ -48,6 +49,7 @@ class Loader:
         """Conditions that a version must meet: each raises a ModelError."""
         self._aside = aside
         self._talking = talking or Talking()
+        self._texts: InferenceThread | None = None
         self._turn = asyncio.Lock()
         self._weights: dict[str, int] = {}
         """Key of a folder and precision -> bytes of its weights, for those that have been candidates."""
@@ -129,7 +131,7 @@ class Loader:
                 begin,
                 folder,
                 self.device,
-                self.thread,
+                self._thread_of(folder.manifest),
                 aside=self._aside,
                 warming=lambda: course.to(Stage.WARMING),
                 precision=precision,
@@ -143,6 +145,14 @@ class Loader:
             raise UnsafeModelError(f"{folder.identity}: it wasn't loaded within {within_s:,.0f} s")
         runtime = loading.result()
         return LiveVersion(runtime.manifest, runtime, course, precision, share)
+
+    def _thread_of(self, manifest: Manifest) -> InferenceThread:
+        """Questions are embedded on a thread of their own: in the way of no score."""
+        if manifest.kind is not Kind.EMBEDDER:
+            return self.thread
+        if self._texts is None:
+            self._texts = InferenceThread("texts")
+        return self._texts
 
     async def begun_again(self, version: LiveVersion) -> LiveVersion:
         """Loads what has been unloaded, whatever is left of the device. Raises as begun()."""
@@ -176,7 +186,7 @@ def whole(load: Load) -> str:
     return version if precision == FP32 else f"{version} in {precision}"
 
 
-def _let_go(loading: asyncio.Future[Runtime | Decoder]) -> None:
+def _let_go(loading: asyncio.Future[Runtime | Decoder | Embedder]) -> None:
     """Of a load that nobody waits for any more."""
     if not loading.cancelled() and loading.exception() is None:
         loading.result().close()

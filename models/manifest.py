@@ -14,6 +14,7 @@ from core.errors import ManifestError
 from core.events import PRECISION_PATTERN, ModelName, Version
 from models.calibration import Calibration, Isotonic
 from models.dtype import Dtype
+from models.embedding import Embedding
 from models.features import SESSION, Feature, RawFeature, SessionFeature, parse
 from models.feedback import Awaited
 from models.language import TEMPLATE, TOKENIZER, Language
@@ -52,6 +53,8 @@ class Kind(StrEnum):
     REGRESSOR = "regressor"
     DECODER = "decoder"
     """A language model: answers messages, not observations."""
+    EMBEDDER = "embedder"
+    """Makes texts vectors, and answers no observations."""
 
     @property
     def scores(self) -> bool:
@@ -189,12 +192,14 @@ class Manifest(Part):
     performance: Performance | None = None
     """How labels that come back are judged; null: as a Performance without anything said."""
     golden: tuple[Golden, ...] = ()
-    """Of models that score; a decoder's are in `language`."""
+    """Of models that score; a decoder's are in `language`, an embedder's in `embedding`."""
     precisions: dict[PrecisionName, Precision] = Field(default_factory=dict)
     """Name -> the same model in another file (models/precision.py). model.onnx is fp32; where it is named, then for its
     latency."""
     language: Language | None = None
     """Of decoders."""
+    embedding: Embedding | None = None
+    """Of embedders."""
     licence: str | None = None
     made_by: str | None = None
     """What made it: program, data, date; free text."""
@@ -204,10 +209,10 @@ class Manifest(Part):
         if MODEL not in self.files:
             raise ValueError(f"files must name {MODEL}")
         if not self.kind.scores:
-            self._check_language()
+            self._check_texts()
             return self
-        if self.language is not None:
-            raise ValueError(f"language belongs to a decoder, not to a {self.kind}")
+        if self.language is not None or self.embedding is not None:
+            raise ValueError(f"language belongs to a decoder, embedding to an embedder, neither to a {self.kind}")
         if not self.inputs:
             raise ValueError(f"a {self.kind} needs inputs")
         classifier = self.kind is Kind.CLASSIFIER
@@ -247,12 +252,15 @@ class Manifest(Part):
         if len({one.file for one in self.precisions.values()}) < len(self.precisions):
             raise ValueError("two precisions have the same file")
 
-    def _check_language(self) -> None:
-        if self.language is None:
-            raise ValueError("a decoder needs language")
+    def _check_texts(self) -> None:
+        part = "language" if self.kind is Kind.DECODER else "embedding"
+        other = self.embedding if self.kind is Kind.DECODER else self.language
+        if getattr(self, part) is None or other is not None:
+            raise ValueError(f"a {self.kind} needs {part}, and nothing of another kind")
         if self.inputs or self.labels or self.golden or self.outputs != Outputs() or self.thresholds != Thresholds():
-            raise ValueError("a decoder has neither inputs, outputs, labels and thresholds nor golden: see language")
-        if missing := {TOKENIZER, TEMPLATE} - self.files.keys():
+            raise ValueError(f"a {self.kind} has neither inputs, outputs, labels and thresholds nor golden: see {part}")
+        wanted = {TOKENIZER, TEMPLATE} if self.kind is Kind.DECODER else {TOKENIZER}
+        if missing := wanted - self.files.keys():
             raise ValueError(f"files must name {', '.join(sorted(missing))}")
 
     def _check_fields(self) -> None:

@@ -31,12 +31,12 @@ from core.errors import (
     UnsafeModelError,
 )
 from models.device import Device
+from models.engines import load
 from models.folder import ModelFolder, sha256
 from models.inference import InferenceThread
 from models.manifest import MANIFEST, Manifest
 from models.memory import available
 from models.precision import FP32
-from models.talking import load
 
 log = logging.getLogger(__name__)
 

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from core.errors import (
     DecodeError,
     HomunculusError,
+    KnowledgeAwayError,
     MigrationError,
     ModelError,
     ModelNotFoundError,
@@ -66,6 +67,7 @@ STATUS: Final[dict[type[Exception], int]] = {
     UnknownError: 404,
     ModelNotFoundError: 404,
     RequestRefusedError: 409,
+    KnowledgeAwayError: 503,
     RecordError: 422,
     ModelError: 502,
     OwnerError: 502,

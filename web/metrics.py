@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from tables.predicted import Predicted
 
 PREFIX: Final = "homunculus_"
+OUTCOMES: Final = ("exact", "similar", "miss", "stale", "compared", "wrong")
+"""Of questions that sessions have asked (tables/retrievals.py)."""
 TRIED: Final = frozenset({Stage.CANARY, Stage.SHADOW})
 OPEN_METRICS: Final = "application/openmetrics-text"
 
@@ -88,6 +90,7 @@ class WorkerCollector(Collector):
         yield from self._rules()
         yield from self._chat()
         yield from self._models()
+        yield from self._knowledge()
         yield from self._drift()
         predicted = cast("Predicted | None", self._engine.tables.get("predicted"))  # of applications that read feedback
         fates = {fate.value: predicted.fates[fate] if predicted else 0 for fate in Fate}
@@ -247,6 +250,16 @@ class WorkerCollector(Collector):
         yield _gauge("model_load_failed", "Whether not all that is deployed could be loaded", ["model"], failed)
         ended = {(name, verdict.value): models.ended[name, verdict.value] for name in status for verdict in Verdict}
         yield _counter("canaries_ended", "Canaries that their limits have ended", ["model", "verdict"], ended)
+
+    def _knowledge(self) -> Iterator[Metric]:
+        knowledge = self._engine.knowledge
+        seen = knowledge.seen
+        states = {state: seen.get(state, 0) for state in ("pending", "failed")}
+        states["found"] = seen.get("documents", 0) - sum(states.values())
+        yield _gauge("knowledge_documents", "Documents that this worker has heard of", ["state"], states)
+        yield _gauge("knowledge_passages", "Passages that it finds", [], {(): seen.get("passages", 0)})
+        outcomes = {outcome: knowledge.counts[outcome] for outcome in OUTCOMES}
+        yield _counter("knowledge_questions", "Questions of sessions", ["outcome"], outcomes)
 
     def _worker(self) -> Iterator[Metric]:
         engine = self._engine

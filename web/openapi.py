@@ -65,8 +65,14 @@ class OpenApi:
     def _operation(self, path: str, doc: str, one: Operation, schemas: dict[Any, Any]) -> dict[str, Any]:
         parameters = [self._in_path(name) for name in re.findall(r"{(\w+)}", path)]
         parameters += [
-            {"name": name, "in": "query", "schema": msgspec.json.schema(kind), "description": help}
-            for name, kind, help in one.parameters
+            {
+                "name": given.name,
+                "in": "query",
+                "schema": msgspec.json.schema(given.kind),
+                "description": given.help,
+                **({"required": True} if given.required else {}),
+            }
+            for given in one.parameters
         ]
         headers = {name: {"schema": {"type": "string"}, "description": says} for name, says in one.headers.items()}
         good = {"description": "as asked", "content": {one.media: {"schema": schemas[one.gives]}}, "headers": headers}

@@ -22,6 +22,7 @@ class Parameter(NamedTuple):
     kind: Any
     """Its type."""
     help: str
+    required: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

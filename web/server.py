@@ -27,6 +27,7 @@ from web.errors import status_of
 from web.events import Events, EventStream
 from web.health import Health
 from web.history import History
+from web.knowledge import Knowledge
 from web.lookup import Lookup
 from web.metrics import Metrics
 from web.models import Models
@@ -186,7 +187,7 @@ class WebServer(Service):
         """Every route, ours first. Raises UsageError for a page of the application at one of our paths."""
         application = web.Application(client_max_size=LARGEST_BODY)
         app, owners, events = self.app, self._owners, self._events
-        views = (self._lookup, Tables(app), Models(app), Drift(app, owners), Metrics(app))
+        views = (self._lookup, Tables(app), Models(app), Drift(app, owners), Knowledge(app), Metrics(app))
         overview = Overview(app, owners, events, self._history)
         replies = Replies(app, owners, events)
         talk = (replies, Chat(app, replies, events))

@@ -30,10 +30,10 @@ from engine.testing.log import Log, LogChangelog, LogCommitter, changelog_of
 from engine.testing.trial import SETTLE_S, Trial, Written, encoded, given, timestamp
 from models.decoder.decoder import Sizes
 from models.device import Device
+from models.engines import Talking
 from models.inference import InferenceThread
 from models.live import LiveModels
 from models.store import ModelStore
-from models.talking import Talking
 
 E = TypeVar("E")
 

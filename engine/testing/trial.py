@@ -176,8 +176,8 @@ def given(settings: Mapping[str, Any]) -> Settings:
         raise SettingsError("; ".join(f"{'_'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())) from None
 
 
-def encoded(topic: TopicSpec[E], events: Iterable[E | bytes], key: str | None) -> Iterator[tuple[bytes, bytes]]:
-    """Key and value of each event. Raises UsageError where an event has no key."""
+def encoded(topic: TopicSpec[E], events: Iterable[E | bytes], key: str | None) -> Iterator[tuple[bytes, bytes | None]]:
+    """Key and value of each event; None is a record without a value. Raises UsageError where an event has no key."""
     encode = codec_of(topic.value).encode
     for event in events:
         own = key if key is not None else getattr(event, topic.key, None)
@@ -186,7 +186,7 @@ def encoded(topic: TopicSpec[E], events: Iterable[E | bytes], key: str | None) -
             raise UsageError(
                 f"{topic.name} is keyed by {topic.key!r}, and {what} no such text: say it, send(..., key=...)"
             )
-        yield own.encode(), event if isinstance(event, bytes) else encode(event)
+        yield own.encode(), event if event is None or isinstance(event, bytes) else encode(event)
 
 
 def timestamp(at: datetime | None) -> int | None:

@@ -12,6 +12,7 @@ from models.decoder.blocks import Blocks
 from models.decoder.decoder import Decoder, Sizes
 from models.decoder.disk import BlockFolder
 from models.device import Device
+from models.embedder.embedder import Embedder
 from models.folder import ModelFolder
 from models.inference import InferenceThread
 from models.manifest import Kind
@@ -58,13 +59,15 @@ def load(
     precision: str = FP32,
     share: Share | None = None,
     talking: Talking | None = None,
-) -> Runtime | Decoder:
+) -> Runtime | Decoder | Embedder:
     """Loads and verifies, which takes its time: call it off the event loop. Raises the ModelErrors of the engine.
 
-    precision, share: as Runtime takes them; a language model has one precision. talking: of language models; without
+    precision, share: as Runtime takes them; models for texts have one precision. talking: of language models; without
     it, one is loaded as for a try.
     """
     if folder.manifest.kind is Kind.DECODER:
         warming()
         return Decoder(folder, device, talking.sizes if talking else TRIED, talking.blocks if talking else None)
+    if folder.manifest.kind is Kind.EMBEDDER:
+        return Embedder(folder, device, thread, aside, warming)
     return Runtime(folder, device, thread, aside, warming, precision, share)

@@ -1,0 +1,210 @@
+"""One embedder version in ONNX Runtime, verified: texts in, a vector each out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from core.errors import GoldenMismatchError, ManifestError, UsageError
+from models import ort
+from models.device import Device
+from models.embedder.tokens import Tokens
+from models.embedding import TOKENIZER, Embedding
+from models.engine import Array, Arrays
+from models.folder import ModelFolder
+from models.inference import InferenceThread
+
+TEXT: Final = "text"
+VECTOR: Final = "vector"
+BATCH: Final = 8
+"""Texts of one run: more of them on one thread gain nothing, and wait longer for the longest."""
+LOOSE: Final = 1.3
+"""By how much the longest text of a run may be longer than its shortest: padding is computed too."""
+MASK: Final = "attention_mask"
+IDS: Final = "input_ids"
+TYPES: Final = "token_type_ids"
+
+Vectors = NDArray[np.float32]
+"""(n, size), a row a text."""
+
+
+class Embedder:
+    """An Engine: {"text": (n,) of str} -> {"vector": (n, size) float32}. A text's vector doesn't depend on its
+    neighbours, but for rounding (below 1e-6). Make it with Embedder.load."""
+
+    def __init__(
+        self,
+        folder: ModelFolder,
+        device: Device,
+        thread: InferenceThread,
+        aside: InferenceThread | None = None,
+        warming: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Loads and verifies, which takes its time: call it off the event loop, as `load` does.
+
+        aside: the thread of texts that must be in nobody's way. warming: told before the first run. Raises
+        ManifestError when graph or tokenizer can't be loaded or contradict the manifest, ProviderMissingError,
+        GoldenMismatchError.
+        """
+        self.manifest = folder.manifest
+        self.identity = folder.sha256
+        self.spec = _spec(folder)
+        self.tokens = Tokens(folder.path / TOKENIZER, self.spec.tokens)
+        self._thread = thread
+        self._aside = aside or thread
+        options = ort.runtime.SessionOptions()
+        options.intra_op_num_threads = 1
+        options.inter_op_num_threads = 1
+        options.log_severity_level = ort.QUIET
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        try:
+            session = ort.runtime.InferenceSession(str(folder.onnx), options, providers=device.providers)
+        except Exception as error:
+            raise ManifestError(f"{folder.identity}: {folder.onnx.name} can't be loaded: {error}") from error
+        device.verify(session.get_providers())
+        self._session: ort.runtime.InferenceSession | None = session
+        self._types = _inputs(folder, session)
+        warming()
+        self._warm_up()
+        self._check_golden()
+
+    @classmethod
+    async def load(
+        cls,
+        folder: ModelFolder,
+        device: Device,
+        thread: InferenceThread,
+        aside: InferenceThread | None = None,
+        warming: Callable[[], None] = lambda: None,
+    ) -> Self:
+        """Loads and verifies in a thread of its own. Raises what the constructor does."""
+        return await asyncio.to_thread(cls, folder, device, thread, aside, warming)
+
+    # -- what callers ask ---------------------------------------------------------------------------------------------
+
+    async def question(self, text: str) -> NDArray[np.float32]:
+        """(size,): a question's vector, with the version's prefix for questions."""
+        vectors = await self._embedded([self.spec.question + text], aside=False)
+        return np.asarray(vectors[0])
+
+    async def passages(self, texts: Sequence[str]) -> Vectors:
+        """(n, size): passages' vectors, with the version's prefix for them, computed where they are in nobody's way."""
+        return await self._embedded([self.spec.passage + text for text in texts], aside=True)
+
+    async def _embedded(self, texts: list[str], aside: bool) -> Vectors:
+        if not texts:
+            return np.empty((0, self.spec.size), np.float32)
+        column = np.empty(len(texts), object)
+        column[:] = texts
+        return (await self.run({TEXT: column}, aside=aside))[VECTOR]
+
+    # -- an engine ----------------------------------------------------------------------------------------------------
+
+    async def run(self, inputs: Arrays, *, aside: bool = False) -> Arrays:
+        """Computes on a thread, perhaps together with other callers' texts. Raises what ONNX Runtime raises."""
+        return await (self._aside if aside else self._thread).run(self, inputs)
+
+    def compute(self, inputs: Arrays) -> dict[str, Array]:
+        """Computes where it is called. Raises what ONNX Runtime raises, UsageError after close."""
+        return {VECTOR: self.vectors([str(text) for text in inputs[TEXT]])}
+
+    def vectors(self, texts: Sequence[str]) -> Vectors:
+        """(n, size): as they are, without a prefix."""
+        session = self._session
+        if session is None:
+            raise UsageError(f"{self.manifest.identity} is closed; hold it with LiveModels.using while it computes")
+        encoded = [one.ids for one in self.tokens.encode(texts)]
+        result = np.empty((len(texts), self.spec.size), np.float32)
+        for rows in buckets([len(ids) for ids in encoded]):
+            result[rows] = self._run(session, [encoded[row] for row in rows])
+        return result
+
+    def _run(self, session: ort.runtime.InferenceSession, encoded: Sequence[Sequence[int]]) -> Vectors:
+        width = max(1, *map(len, encoded)) if len(encoded) > 1 else max(1, len(encoded[0]))
+        ids = np.zeros((len(encoded), width), np.int64)
+        mask = np.zeros_like(ids)
+        for row, tokens in enumerate(encoded):
+            ids[row, : len(tokens)] = tokens
+            mask[row, : len(tokens)] = 1
+        given = {IDS: ids, MASK: mask, TYPES: np.zeros_like(ids)}
+        feed = {name: given[name].astype(dtype) for name, dtype in self._types.items()}
+        (output,) = session.run([self.spec.output], feed)
+        return pooled(np.asarray(output, np.float32), mask, self.spec)
+
+    def close(self) -> None:
+        """Frees the session; ONNX Runtime keeps its memory until then."""
+        self._session = None
+
+    # -- proving ------------------------------------------------------------------------------------------------------
+
+    def _warm_up(self) -> None:
+        """One word, eight of them, and texts of the full length. Raises ManifestError."""
+        for texts in (["a"], ["a"] * BATCH, ["a " * self.spec.tokens] * 2):
+            try:
+                vectors = self.vectors(texts)
+            except Exception as error:
+                raise ManifestError(f"{self.manifest.identity}: a first run fails: {error}") from error
+            if not np.isfinite(vectors).all():
+                raise ManifestError(f"{self.manifest.identity}: a first run gives something that is not finite")
+
+    def _check_golden(self) -> None:
+        for index, example in enumerate(self.spec.golden):
+            (got,) = self.vectors([self.spec.passage + example.text])
+            off = float(np.abs(got - np.asarray(example.vector, np.float32)).max())
+            if not off <= example.tolerance:
+                raise GoldenMismatchError(
+                    f"{self.manifest.identity}: embedding.golden[{index}] differs by {off:.2g} in a component, "
+                    f"{example.tolerance} is allowed"
+                )
+
+
+def buckets(lengths: Sequence[int]) -> Iterator[list[int]]:
+    """Rows of one run each: similar lengths together, at most BATCH of them. Every row is in one bucket."""
+    order = sorted(range(len(lengths)), key=lengths.__getitem__)
+    begin = 0
+    for end in range(1, len(order) + 1):
+        full = end - begin == BATCH
+        if end == len(order) or full or lengths[order[end]] > LOOSE * max(8, lengths[order[begin]]):
+            yield order[begin:end]
+            begin = end
+
+
+def pooled(output: NDArray[np.float32], mask: NDArray[np.int64], spec: Embedding) -> Vectors:
+    """(n, size): the vectors of a run's texts. output: as spec.output says; mask: (n, tokens), 1 where a token is.
+
+    Raises ValueError for an output of another shape.
+    """
+    shape = (len(mask), spec.size) if spec.pooling == "graph" else (*mask.shape, spec.size)
+    if output.shape != shape:
+        raise ValueError(f"output {spec.output!r} has shape {output.shape}; the manifest says {shape}")
+    vectors = output
+    if spec.pooling == "mean":
+        share = mask.astype(np.float32) / np.maximum(1, mask.sum(axis=1, keepdims=True))
+        vectors = np.einsum("nt,nts->ns", share, output).astype(np.float32)
+    elif spec.pooling == "cls":
+        vectors = output[:, 0]
+    if spec.normalised:
+        vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    return vectors
+
+
+def _spec(folder: ModelFolder) -> Embedding:
+    if folder.manifest.embedding is None:
+        raise ManifestError(f"{folder.identity} is a {folder.manifest.kind}, no embedder")
+    return folder.manifest.embedding
+
+
+def _inputs(folder: ModelFolder, session: ort.runtime.InferenceSession) -> dict[str, Any]:
+    """Input -> numpy's type. Raises ManifestError for a graph that wants something else than tokens."""
+    known = {"tensor(int64)": np.int64, "tensor(int32)": np.int32}
+    spec = _spec(folder)
+    found = {given.name: known.get(given.type) for given in session.get_inputs()}
+    if odd := [name for name, kind in found.items() if kind is None or name not in (IDS, MASK, TYPES)]:
+        raise ManifestError(f"{folder.identity}: the graph wants {odd}; an embedder's takes {IDS}, {MASK} and {TYPES}")
+    if spec.output not in (outputs := [one.name for one in session.get_outputs()]):
+        raise ManifestError(f"{folder.identity}: the graph has no output {spec.output!r}, only {outputs}")
+    return found

@@ -1,0 +1,1 @@
+"""Documents to passages, and questions to the passages that answer them. Knows no stream and no topic."""

@@ -1,0 +1,157 @@
+"""What a worker knows, for its event loop: nothing here blocks it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from core.errors import KnowledgeAwayError
+from models.knowledge.library import Library, Pending, Record
+from models.knowledge.query import LONGEST, Found, Query
+from models.knowledge.recall import Entry
+from models.knowledge.record import WIRE
+from models.live import LiveModels
+
+LOOK_S: Final = 10.0
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Asked(NamedTuple):
+    """A question's vector, and who made it."""
+
+    vector: NDArray[np.float32] | None
+    """(size,), of length 1; None where there is no embedder."""
+    embedder: str
+    """Identity of its version."""
+
+
+class Answer(NamedTuple):
+    """What a question has found, and in which state of the knowledge."""
+
+    found: list[Found]
+    stamp: int
+    """Of the tenant's knowledge (Library.stamp), taken before the search: equal stamps, equal answers."""
+    version: tuple[int, ...]
+    """Of all knowledge: next offset of each partition of `passages`."""
+    embedder: str
+
+
+class Knowledge:
+    """The library of this worker, and the embedder that it goes with. Belongs to one event loop; made before it is
+    opened."""
+
+    def __init__(self, models: LiveModels, embedder: str | None = None) -> None:
+        """embedder: the model's name; None: the only one there is."""
+        self._models = models
+        self._name = embedder
+        self._library: Library | None = None
+        self._writer = ThreadPoolExecutor(1, "knowledge")
+        self._reader = ThreadPoolExecutor(1, "knowledge-reads")
+        self.caught_up = asyncio.Event()
+        """Set once all that was on the topic at the start is in the library."""
+        self.counts: Counter[str] = Counter()
+        """Of questions of sessions (tables/retrievals.py): exact, similar and miss; stale: an earlier one was there,
+        but the knowledge has changed; compared, and wrong of those: similar ones that were looked up all the same."""
+        self.seen: dict[str, Any] = {}
+        """What status() said when somebody last asked: no more than LOOK_S old while the worker runs."""
+        self.making = 0
+        """Documents that this worker makes passages of right now."""
+
+    @property
+    def library(self) -> Library:
+        """Raises KnowledgeAwayError before it is opened."""
+        if self._library is None:
+            raise KnowledgeAwayError("the knowledge of this worker isn't open yet: ask again")
+        return self._library
+
+    @property
+    def embedder(self) -> str:
+        """Identity of the version that makes vectors now; empty where there is none."""
+        found = self._models.embedder(self._name)
+        return "" if found is None else found.identity
+
+    async def open(self, folder: Path | None) -> Library:
+        """folder: None keeps it in memory."""
+        self._library = await self.write(Library, folder)
+        return self._library
+
+    async def close(self) -> None:
+        """Ends what is under way, and closes the library."""
+        await asyncio.to_thread(self._reader.shutdown)
+        await asyncio.to_thread(self._writer.shutdown)
+        if self._library is not None:
+            self._library.close()
+
+    async def write(self, work: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+        """Runs it where the library is written, after what waits there."""
+        return await asyncio.get_running_loop().run_in_executor(self._writer, lambda: work(*args, **options))
+
+    async def apply(self, records: Sequence[Record]) -> None:
+        """Takes records of `passages` in, as one step."""
+        await self.write(self.library.apply, records)
+
+    async def pending(
+        self, partitions: Iterable[int], embedder: str, count: int, *, newest: bool, most: int
+    ) -> list[Pending]:
+        """As Library.pending."""
+        return await self.write(self.library.pending, list(partitions), embedder, count, newest=newest, most=most)
+
+    async def asked(self, text: str) -> Asked:
+        """A question's vector."""
+        with self._models.embedding(self._name) as embedder:
+            if embedder is None or not text.strip():
+                return Asked(None, "")
+            vector = await embedder.question(text[:LONGEST])
+            return Asked(vector, embedder.identity) if np.isfinite(vector).all() else Asked(None, "")
+
+    async def search(self, query: Query, asked: Asked | None = None) -> Answer:
+        """What answers a question. asked: its vector, where somebody has it already. Raises KnowledgeAwayError before
+        the library has what the topic had at the start: it would deny what is known."""
+        library = self.library
+        if not self.caught_up.is_set():
+            raise KnowledgeAwayError("the knowledge of this worker is still being read: ask again")
+        asked = await self.asked(query.text) if asked is None else asked
+        stamp, version = library.stamp(query.tenant), library.version
+
+        def look() -> list[Found]:
+            return library.search(query, asked.vector, asked.embedder)
+
+        found = await asyncio.get_running_loop().run_in_executor(self._reader, look)
+        return Answer(found, stamp, version, asked.embedder)
+
+    async def again(self, query: Query, entry: Entry) -> Answer | None:
+        """What an earlier question has found, as it is now; None where a search might find others by now
+        (Library.again). Raises KnowledgeAwayError as search()."""
+        library = self.library
+        if not self.caught_up.is_set():
+            raise KnowledgeAwayError("the knowledge of this worker is still being read: ask again")
+        stamp, version = library.stamp(query.tenant), library.version
+        vector = np.frombuffer(entry.vector, WIRE).astype(np.float32) if entry.vector else None
+
+        def look() -> list[Found] | None:
+            return library.again(query, entry.hits, vector, entry.version)
+
+        found = await asyncio.get_running_loop().run_in_executor(self._reader, look)
+        return None if found is None else Answer(found, stamp, version, entry.embedder)
+
+    async def status(self) -> dict[str, Any]:
+        """For people: counts, positions, the embedder."""
+        told = await self.write(self.library.status, self.embedder)
+        with self._models.embedding(self._name) as embedder:
+            name = None if embedder is None else embedder.manifest.identity
+        self.seen = {
+            **told,
+            "embedder": name,
+            "caught_up": self.caught_up.is_set(),
+            "making": self.making,
+            "retrievals": dict(self.counts),
+        }
+        return self.seen

@@ -1,0 +1,142 @@
+"""What a session has asked and found before: reused for the same question, and for one that is nearly the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import Final, NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from models.knowledge.canonical import canonical
+from models.knowledge.query import Found, Hit, Query
+from models.knowledge.record import WIRE
+
+SIMILAR: Final = 0.90
+"""Cosine from which on another question's passages are taken. They are no answer: a wrong neighbour among them costs a
+place, not the truth."""
+TTL_MS: Final = 15 * 60_000
+BUDGET: Final = 32_768
+"""Bytes of a session, about."""
+_OVERHEAD: Final = 100
+
+
+class Entry(msgspec.Struct, array_like=True):
+    """One question of a session."""
+
+    asked: str
+    """Canonical."""
+    scope: str
+    """Hash of tenant, tags and count: another scope is another question."""
+    embedder: str
+    """Identity of the version that made the vector."""
+    vector: bytes
+    """(size,) of WIRE; empty without an embedder."""
+    hits: list[Hit]
+    version: tuple[int, ...]
+    """Of the knowledge in which it was looked up."""
+    at: int
+    """Event time, ms since epoch."""
+    uses: int = 1
+    rank: float = 0.0
+
+    @property
+    def size(self) -> int:
+        """Bytes, about, as the table stores them."""
+        return _OVERHEAD + len(self.asked) + len(self.vector) * 4 // 3 + sum(60 + len(hit.passage) for hit in self.hits)
+
+
+class Recalled(msgspec.Struct, array_like=True):
+    """A session's questions. What goes where the budget ends is told by GDSF: uses by size, aged by what has gone
+    (Cherkasova: Improving WWW Proxies Performance with Greedy-Dual-Size-Frequency, HP Labs 1998)."""
+
+    entries: list[Entry] = []
+    clock: float = 0.0
+    """Rank of the last entry that had to go."""
+
+
+class Match(NamedTuple):
+    """An entry that may be taken."""
+
+    entry: Entry
+    exact: bool
+    """The same question; else one that is nearly the same."""
+
+
+def scope_of(query: Query) -> str:
+    """Where an answer may come from, as one word."""
+    parts = [repr(query.tenant), repr(sorted(set(query.tags))), str(query.count)]
+    return blake2b("\0".join(parts).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+
+def exact(recalled: Recalled, query: Query, embedder: str, now: int) -> Entry | None:
+    """The entry of the very same question. now: event time, ms. What is too old is passed over, not removed: reading
+    never waits for tidying."""
+    asked, scope = canonical(query.text), scope_of(query)
+    for entry in recalled.entries:
+        if entry.asked == asked and entry.scope == scope and entry.embedder == embedder and _fresh(entry, now):
+            return entry
+    return None
+
+
+def similar(
+    recalled: Recalled, query: Query, vector: NDArray[np.float32], embedder: str, now: int, least: float = SIMILAR
+) -> Entry | None:
+    """The entry of the nearest question, where that is near enough. vector: (size,), of length 1."""
+    scope, size = scope_of(query), len(vector) * WIRE.itemsize
+    those = [
+        entry
+        for entry in recalled.entries
+        if entry.scope == scope and entry.embedder == embedder and len(entry.vector) == size and _fresh(entry, now)
+    ]
+    if not those:
+        return None
+    matrix = np.frombuffer(b"".join(entry.vector for entry in those), WIRE).astype(np.float32).reshape(len(those), -1)
+    cosines = matrix @ vector
+    best = int(cosines.argmax())
+    return those[best] if cosines[best] >= least else None
+
+
+def entry_of(
+    query: Query,
+    vector: NDArray[np.float32] | None,
+    embedder: str,
+    found: Sequence[Found],
+    version: tuple[int, ...],
+    now: int,
+) -> Entry:
+    """What is remembered of a question that was looked up."""
+    return Entry(
+        asked=canonical(query.text),
+        scope=scope_of(query),
+        embedder=embedder,
+        vector=b"" if vector is None else vector.astype(WIRE).tobytes(),
+        hits=[Hit(one.passage, one.score, one.cosine, one.bm25) for one in found],
+        version=version,
+        at=now,
+    )
+
+
+def remembered(recalled: Recalled, entry: Entry, budget: int = BUDGET) -> Recalled:
+    """With one more entry, in place of the one of the same question; what is too old by then goes, and what is worth
+    least where the budget ends."""
+    kept = [
+        one
+        for one in recalled.entries
+        if _fresh(one, entry.at) and (one.asked, one.scope) != (entry.asked, entry.scope)
+    ]
+    clock = recalled.clock
+    for one in (*kept, entry):
+        one.rank = max(one.rank, clock + one.uses / one.size)
+    kept.append(entry)
+    while len(kept) > 1 and sum(one.size for one in kept) > budget:
+        least = min(kept[:-1], key=lambda one: one.rank)
+        clock = least.rank
+        kept.remove(least)
+    return Recalled(kept, clock)
+
+
+def _fresh(entry: Entry, now: int) -> bool:
+    return now - entry.at < TTL_MS

@@ -1,0 +1,200 @@
+"""Questions to a library: by meaning and by words, fused; and whether an earlier answer is still one."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.knowledge.database import mark
+from models.knowledge.fusion import DENSE, LEXICAL, fused
+from models.knowledge.query import Found, Hit, Query
+from models.knowledge.record import WIRE
+from models.knowledge.shelf import Near
+from models.knowledge.shelves import Shelves
+
+NEWCOMERS: Final = 256
+"""Passages that are compared with an earlier question at most: more of them are a reason to search again."""
+MARGIN: Final = 0.05
+DEPTH: Final = 50
+"""Passages of each ranking that are fused."""
+_HEADINGS_WEIGHT: Final = 2.0
+"""By how much a word in title or headings counts more than one in the text."""
+
+
+class Worded(NamedTuple):
+    """A passage that has words of a question."""
+
+    id: int
+    bm25: float
+    """Larger is better."""
+    key: int
+    """What orders equally good ones, on every worker alike."""
+
+
+class Search:
+    """The reading side of a library."""
+
+    def __init__(
+        self,
+        reading: Callable[[], AbstractContextManager[sqlite3.Connection]],
+        shelves: Shelves,
+        positions: Callable[[], dict[int, int]],
+    ) -> None:
+        """positions: partition -> next offset, as of now."""
+        self._reading = reading
+        self._shelves = shelves
+        self._positions = positions
+
+    def find(
+        self,
+        query: Query,
+        vector: NDArray[np.float32] | None = None,
+        embedder: str = "",
+        dense: float = DENSE,
+        lexical: float = LEXICAL,
+    ) -> list[Found]:
+        """The passages that answer best, the best first: by meaning where a vector is given, and by words.
+
+        vector: (size,), of length 1, by that embedder. dense, lexical: weights of the two rankings.
+        """
+        near = self.nearest(query, vector, embedder) if vector is not None and dense else []
+        worded = self.worded(query) if lexical else []
+        scores = fused((dense, [one.id for one in near]), (lexical, [one.id for one in worded]))
+        keys = {one.id: one.key for one in near} | {one.id: one.key for one in worded}
+        best = sorted(scores.items(), key=lambda one: (-one[1], keys[one[0]]))[: query.count]
+        cosines, weights = {one.id: one.cosine for one in near}, {one.id: one.bm25 for one in worded}
+        return self._found(query, [(one, score, cosines.get(one), weights.get(one)) for one, score in best])
+
+    def nearest(self, query: Query, vector: NDArray[np.float32], embedder: str, count: int = DEPTH) -> list[Near]:
+        """By meaning alone: ids and cosines."""
+        return self._shelves.nearest(query.tenant, embedder, vector, count, self._tagged(query))
+
+    def worded(self, query: Query, count: int = DEPTH) -> list[Worded]:
+        """By words alone, the best first."""
+        if (match := query.match()) is None:
+            return []
+        tags = "".join(" AND EXISTS (SELECT 1 FROM tags t WHERE t.document = d.id AND t.tag = ?)" for _ in query.tags)
+        with self._reading() as db:
+            rows = db.execute(
+                "SELECT w.rowid, round(bm25(words, 0.0, ?, 1.0), 6) AS rank, p.key "
+                "FROM words w JOIN passages p ON p.id = w.rowid "
+                f"JOIN documents d ON d.id = p.document WHERE words MATCH ? AND d.tenant IS ?{tags} "
+                "ORDER BY rank, p.key LIMIT ?",
+                (
+                    _HEADINGS_WEIGHT,
+                    f'tenant : "{mark(query.tenant)}" AND {{heads text}} : ({match})',
+                    query.tenant,
+                    *query.tags,
+                    count,
+                ),
+            ).fetchall()
+        return [Worded(one, -rank, key) for one, rank, key in rows]
+
+    def again(
+        self, query: Query, hits: Sequence[Hit], vector: NDArray[np.float32] | None, version: Sequence[int]
+    ) -> list[Found] | None:
+        """The passages that an earlier search found, as they are now; None where it might find others by now.
+
+        hits: what it found, in its order. vector: the question's. version: of the knowledge at that time. Passages that
+        have come since are no reason while they are farther from the question than all that it found, by MARGIN: what
+        words alone would bring in is missed until the entry is too old.
+        """
+        if version_of(self._positions()) != tuple(version) and self._newcomers_matter(query, hits, vector, version):
+            return None
+        wanted = {hit.passage: hit for hit in hits}
+        names = [tuple(passage.rpartition("#")[::2]) for passage in wanted]
+        if not names:
+            return []
+        with self._reading() as db:
+            ids = {}
+            for name, hashed in names:
+                row = db.execute(
+                    "SELECT p.id FROM passages p JOIN documents d ON d.id = p.document "
+                    "WHERE d.name = ? AND p.hash = ? AND d.tenant IS ? LIMIT 1",
+                    (name, bytes.fromhex(hashed), query.tenant),
+                ).fetchone()
+                if row is None:
+                    return None
+                ids[f"{name}#{hashed}"] = row[0]
+        ranked = [(ids[hit.passage], hit.score, hit.cosine, hit.bm25) for hit in hits]
+        found = self._found(query, ranked)
+        return found if len(found) == len(hits) else None
+
+    def _newcomers_matter(
+        self, query: Query, hits: Sequence[Hit], vector: NDArray[np.float32] | None, version: Sequence[int]
+    ) -> bool:
+        floor = min((hit.cosine for hit in hits if hit.cosine is not None), default=None)
+        newest = self._positions()
+        if query.tags or any(at < (version[p] if p < len(version) else 0) for p, at in newest.items()):
+            return True  # tags may have changed without a passage; a topic that was begun anew has another history
+        since = [(p, version[p] if p < len(version) else 0) for p in newest]
+        with self._reading() as db:
+            raw = [
+                vector_
+                for partition, offset in since
+                for (vector_,) in db.execute(
+                    "SELECT p.vector FROM passages p JOIN documents d ON d.id = p.document "
+                    "WHERE p.partition = ? AND p.since >= ? AND d.tenant IS ? LIMIT ?",
+                    (partition, offset, query.tenant, NEWCOMERS + 1),
+                )
+            ]
+        if not raw:
+            return False
+        if floor is None or vector is None or len(hits) < query.count or len(raw) > NEWCOMERS or None in raw:
+            return True
+        if any(len(one) != len(vector) * WIRE.itemsize for one in raw):
+            return True
+        rows = np.frombuffer(b"".join(raw), WIRE).astype(np.float32).reshape(len(raw), -1)
+        return bool((rows @ vector).max() > floor - MARGIN)
+
+    def _tagged(self, query: Query) -> NDArray[np.int64] | None:
+        if not query.tags:
+            return None
+        wanted = sorted(set(query.tags))
+        marks = ",".join("?" * len(wanted))
+        asked = f"SELECT document FROM tags WHERE tag IN ({marks}) GROUP BY document HAVING count(*) = ?"
+        with self._reading() as db:
+            return np.array([one for (one,) in db.execute(asked, (*wanted, len(wanted)))], np.int64)
+
+    def _found(self, query: Query, ranked: Sequence[tuple[int, float, float | None, float | None]]) -> list[Found]:
+        marks = ",".join("?" * len(ranked))
+        with self._reading() as db:
+            rows = db.execute(
+                'SELECT p.id, d.name, coalesce(d.title, d.own_title), d.url, p.headings, w.text, p.start, p."end", '
+                "p.hash FROM passages p JOIN documents d ON d.id = p.document JOIN words w ON w.rowid = p.id "
+                f"WHERE d.tenant IS ? AND p.id IN ({marks})",
+                (query.tenant, *(one for one, *_ in ranked)),
+            ).fetchall()
+        there = {row[0]: row[1:] for row in rows}
+        found = []
+        for one, score, cosine, bm25 in ranked:
+            if one not in there:
+                continue  # gone meanwhile
+            name, title, url, headings, text, start, end, hashed = there[one]
+            found.append(
+                Found(
+                    passage=f"{name}#{hashed.hex()}",
+                    document=name,
+                    title=title,
+                    url=url,
+                    headings=tuple(json.loads(headings)),
+                    text=text,
+                    start=start,
+                    end=end,
+                    score=score,
+                    cosine=cosine,
+                    bm25=bm25,
+                )
+            )
+        return found
+
+
+def version_of(positions: dict[int, int]) -> tuple[int, ...]:
+    """How far each partition of the topic is applied, by number."""
+    return tuple(positions.get(partition, 0) for partition in range(max(positions, default=-1) + 1))

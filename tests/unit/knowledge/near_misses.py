@@ -1,0 +1,196 @@
+"""Pairs of questions that look alike and must not get one answer: made by rules, and by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations, permutations, product
+
+Pair = tuple[str, str]
+
+CITIES = ["Berlin", "Paris", "Oslo", "Lima", "Kyoto", "Cairo"]
+NAMES = ["Ann", "Bob", "Carla", "Dmitri", "Eve", "Farid"]
+THINGS = ["consumer", "producer", "partition", "topic", "table", "worker", "session", "changelog"]
+UNITS = [
+    "5 mW",
+    "5 MW",
+    "5 kW",
+    "5 mb",
+    "5 Mb",
+    "5 MB",
+    "5 GB",
+    "5 m",
+    "5 M",
+    "5 mm",
+    "5 km",
+    "5 °C",
+    "5 °F",
+    "5 %",
+    "5 %o",
+]
+NUMBERS = [
+    "5",
+    "-5",
+    "+5",
+    "50",
+    "5.0",
+    ".5",
+    "0.5",
+    "1.5",
+    "15",
+    "1,5",
+    "1,500",
+    "1.500",
+    "1500",
+    "5²",
+    "5/2",
+    "5e3",
+    "½",
+]
+CURRENCIES = ["$5", "€5", "£5", "¥5", "5"]
+DATES = [
+    "2026-01-02",
+    "2026-02-01",
+    "01/02/2026",
+    "02/01/2026",
+    "1 May 2026",
+    "1 March 2026",
+    "2 May 2026",
+    "1 May 2025",
+]
+WHEN = ["yesterday", "today", "tomorrow", "next week", "last week", "in 2025", "in 2026", "on Monday", "on Tuesday"]
+OPPOSITES = [
+    ("before", "after"), ("above", "below"), ("with", "without"), ("to", "from"), ("import", "export"), ("up", "down"),
+    ("enable", "disable"), ("start", "stop"), ("increase", "decrease"), ("minimum", "maximum"), ("first", "last"),
+    ("all", "any"), ("always", "never"), ("more", "less"), ("buy", "sell"), ("push", "pull"), ("inside", "outside"),
+    ("allowed", "forbidden"), ("include", "exclude"), ("earlier", "later"), ("must", "may"), ("can", "should"),
+    ("is", "was"), ("will", "did"), ("some", "no"), ("upload", "download"), ("encrypt", "decrypt"), ("who", "whom"),
+]  # fmt: skip
+FRAMES = [
+    "how do I {} it", "what happens if I {} it", "why can a {} fail", "is it {} the limit", "tell me the {} value",
+    "is a worker {} a key ready", "does it {} the state", "{} the deadline?", "when is {} right", "Please explain {}",
+]  # fmt: skip
+PLAIN = [
+    "the consumer is fast", "a partition can be moved", "the worker does restart", "I have to pay", "Kafka is running",
+    "the table was deleted", "my order has arrived", "you should commit", "it will be late", "they are allowed",
+]  # fmt: skip
+NEGATIONS = ["not", "never", "no longer", "hardly", "only", "also", "still", "already"]
+
+BY_HAND: list[Pair] = [
+    ("Who leads the US?", "Who leads us?"),
+    ("what is IT", "what is it"),
+    ("When does May work?", "When does may work?"),
+    ("is he Polish", "is he polish"),
+    ("Who fixed the March?", "Who fixed the march?"),
+    ("what does vitamin A do", "what does vitamin do"),
+    ("is vitamin a good", "is vitamin good"),
+    ("is there a little hope", "is there little hope"),
+    ("a few errors", "few errors"),
+    ("out of the question", "out of question"),
+    ("is in charge of", "is in the charge of"),
+    ("go to school by bus", "go to bus by school"),
+    ("Can the dog bite the man?", "Can the man bite the dog?"),
+    ("flights from Oslo to Lima", "flights to Oslo from Lima"),
+    ("is A larger than B", "is B larger than A"),
+    ("convert 5 C to F", "convert 5 F to C"),
+    ("does C++ have it", "does C# have it"),
+    ("does C++ have it", "does C have it"),
+    ("is .NET dead", "is net dead"),
+    ("what is x^2", "what is x2"),
+    ("what is x²", "what is x2"),
+    ("what is -3", "what is 3"),
+    ("is it 1-2", "is it 12"),
+    ("is it 1.2", "is it 12"),
+    ("is it 1:2", "is it 12"),
+    ("call 12 34", "call 1234"),
+    ('he said "no"', "he said no"),
+    ("is 'null' allowed", "is null allowed"),
+    ("f(x)", "fx"),
+    ("a/b", "ab"),
+    ("a/b", "a b"),
+    ("re-sign the contract", "resign the contract"),
+    ("what's new in 3.11", "what's new in 3.1"),
+    ("version 2", "version 2.0.1"),
+    ("what is pH", "what is ph"),
+    ("list my boys' shoes", "list my boys shoes"),
+    ("its state", "it's state"),
+    ("were you there", "we're you there"),
+    ("can I do it", "can't I do it"),
+    ("you deleted it", "you deleted it?"),
+    ("stop!", "stop?"),
+    ("delete all but one", "delete all one"),
+    ("I want to stop", "I don't want to stop"),
+    ("do I need it", "do you need it"),
+    ("my invoice", "your invoice"),
+    ("his invoice", "her invoice"),
+    ("Maße", "Masse"),
+    ("schon fertig", "schön fertig"),
+    ("resume the job", "résumé the job"),
+    ("pay 10 € now", "pay 10 $ now"),
+    ("what is 10% of 50", "what is 10 of 50"),
+    ("at 5 am", "at 5 pm"),
+    ("at 05:00", "at 17:00"),
+    ("Is it on?", "Is it one?"),
+    ("erase user 17", "erase user 71"),
+    ("send 100 to ann", "send 1000 to ann"),
+    ("is the file read", "is the file red"),
+    ("affect the state", "effect the state"),
+    ("who is the Who", "who is who"),
+    ("where is the Hague", "where is hague"),
+    ("thank you note", "note"),
+    ("hello world program", "world program"),
+    ("Hello world, how is it", "world, how is it"),
+    ("please in Spanish", "in Spanish"),
+    ("Please please me", "me"),
+    ("how to say please", "how to say"),
+    ("who said thanks", "who said"),
+    ("who said thank you", "who said"),
+    ("what is thank you in Thai", "what is in Thai"),
+    ("kindly people in Oslo", "people in Oslo"),
+    ("what is a hello", "what is a"),
+    ("10 mg of it", "10 Mg of it"),
+    ("10mW of it", "10MW of it"),
+    ("5 S", "5 s"),
+    ("what is K", "what is k"),
+    ("5 Å", "5 a"),
+    ("what does the above mean", "what does above mean not"),
+    ("dose for 3 year olds", "dose for 3-year-olds not"),
+]
+
+
+def generated() -> Iterator[Pair]:
+    """By rules: swapped entities, order, direction, negation, numbers, units, dates, opposites."""
+    for a, b in permutations(CITIES, 2):
+        yield f"How long is the flight from {a} to {b}?", f"How long is the flight from {b} to {a}?"
+        yield f"Is {a} north of {b}?", f"Is {b} north of {a}?"
+        yield f"distance {a} {b}, by train", f"distance {a} {b}, by plane"
+    for a, b in permutations(NAMES, 2):
+        yield f"Did {a} pay {b}?", f"Did {b} pay {a}?"
+        yield f"Who told {a} about it", f"Who told {b} about it"
+        yield f"{a} is older than {b}", f"{b} is older than {a}"
+    for a, b in combinations(THINGS, 2):
+        yield f"what is a {a}", f"what is a {b}"
+        yield f"can a {a} own a {b}", f"can a {b} own a {a}"
+        yield f"does the {a} wait for the {b}?", f"does the {b} wait for the {a}?"
+        yield f"Please delete the {a}, not the {b}", f"Please delete the {b}, not the {a}"
+    for some, frame in (
+        (UNITS, "Is {} too much?"), (UNITS, "what is {} in words"), (NUMBERS, "is {} allowed"),
+        (NUMBERS, "Set it to {}"), (CURRENCIES, "Can I pay {}?"), (DATES, "what happened on {}"),
+        (DATES, "Is it due {}?"), (WHEN, "did it fail {}"), (WHEN, "What is planned {}?"),
+    ):  # fmt: skip
+        for a, b in combinations(some, 2):
+            yield frame.format(a), frame.format(b)
+    for (a, b), frame in product(OPPOSITES, FRAMES):
+        yield frame.format(a), frame.format(b)
+        yield frame.format(a), frame.format(f"not {a}")
+    for statement, word in product(PLAIN, NEGATIONS):
+        words = statement.split()
+        for at in range(1, len(words) + 1):
+            yield statement, " ".join([*words[:at], word, *words[at:]])
+    for n in range(130):
+        yield f"where is order {n}", f"where is order {n + 1}"
+        yield f"show the last {n + 2} of {n + 3}", f"show the last {n + 3} of {n + 2}"
+
+
+def pairs() -> list[Pair]:
+    """All of them, each once, in either order."""
+    return list({(min(pair), max(pair)) for pair in (*generated(), *BY_HAND)})
