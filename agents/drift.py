@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -34,6 +34,8 @@ from tables.drift import Reference, Watch, packed, references, watches
 
 log = logging.getLogger(__name__)
 
+GATHER_S: Final = 0.5
+"""For which scores are gathered: what detectors know of a version, up to some 100 KB, is written whole each time."""
 KEPT: Final = 200
 """Versions whose detectors stay in memory; others are read from the table when they are needed."""
 DONE: Final = {"reset": "reset", "acknowledge": "acknowledged", "resolve": "resolved"}
@@ -50,9 +52,17 @@ _decode = msgspec.msgpack.Decoder(Scored | Outcomes | Command).decode
 async def watch(stream: Stream[bytes]) -> None:
     """Hands each version's answers to its detectors, in one order, and tells what they find."""
     owner = Owner(stream.engine)
-    async for batch in stream:
-        for s in batch.slices:
-            await owner.take(s)
+    async for batch in stream.gathered(GATHER_S):
+        for slices in batch.by_partition().values():
+            await owner.take(slices)
+
+
+class Told(NamedTuple):
+    """A record, and where it stands."""
+
+    s: Slice[bytes]
+    at: int
+    record: Scored | Outcomes | Command
 
 
 class Owner:
@@ -63,33 +73,32 @@ class Owner:
         self._partitions = engine.settings.partitions
         self._detectors: OrderedDict[tuple[int, str], Detectors] = OrderedDict()
 
-    async def take(self, s: Slice[bytes]) -> None:
-        """All of a slice: state, alerts and responses are staged when it returns."""
-        working_on(s)
-        found: dict[str, list[tuple[int, Scored | Outcomes | Command]]] = {}
-        for i, record in enumerate(s.records):
-            try:
-                key = _version_of(record.key)
-                found.setdefault(key, []).append((i, _decode(s.events[i])))
-            except (msgspec.MsgspecError, RecordError) as error:
-                self._drop(s, i, error)
+    async def take(self, slices: Sequence[Slice[bytes]]) -> None:
+        """All of one partition: state, alerts and responses are staged when it returns. The state is the last slice's:
+        they finish together."""
+        working_on(slices[-1])
+        found: dict[str, list[Told]] = {}
+        for s in slices:
+            for i, record in enumerate(s.records):
+                try:
+                    found.setdefault(_version_of(record.key), []).append(Told(s, i, _decode(s.events[i])))
+                except (msgspec.MsgspecError, RecordError) as error:
+                    self._drop(s, i, error)
         for key, told in found.items():
             try:
-                detectors = await self._of(s, key)
+                detectors = await self._of(slices[-1].partition, key)
             except RecordError as error:
-                for i, _ in told:
+                for s, i, _ in told:
                     self._drop(s, i, error)
-                continue
-            await self._let_see(s, key, detectors, told)
+            else:
+                await self._let_see(slices[-1].partition, key, detectors, told)
 
-    async def _let_see(
-        self, s: Slice[bytes], key: str, detectors: Detectors, told: list[tuple[int, Scored | Outcomes | Command]]
-    ) -> None:
+    async def _let_see(self, partition: int, key: str, detectors: Detectors, told: list[Told]) -> None:
         model, version = key.split("@", 1)
         deployment = self._engine.models.wanted(model)
         # Until all is staged: should something raise, the table's value is what counts.
-        del self._detectors[s.partition, key]
-        for i, record in told:
+        del self._detectors[partition, key]
+        for s, i, record in told:
             try:
                 for change in detectors.see(record, s.records[i].timestamp):
                     await self._tell(s, i, model, version, change, deployment)
@@ -100,7 +109,7 @@ class Owner:
             except RecordError as error:
                 self._drop(s, i, error)
         detectors.keep(key)
-        self._detectors[s.partition, key] = detectors
+        self._detectors[partition, key] = detectors
 
     async def _tell(
         self,
@@ -139,19 +148,19 @@ class Owner:
         partition = partition_of(model.encode(), self._partitions)
         s.emit(ALERTS, [key.encode()], [_encode(alert)], [headers], partition)
 
-    async def _of(self, s: Slice[bytes], key: str) -> Detectors:
+    async def _of(self, partition: int, key: str) -> Detectors:
         """A version's detectors, as the table has them. Raises UnknownVersionError for what no store has."""
         stored = watches.watch(key)
-        kept = self._detectors.get((s.partition, key))
+        kept = self._detectors.get((partition, key))
         if kept is not None and stored is not None and kept.raw == stored[0]:
-            self._detectors.move_to_end((s.partition, key))
+            self._detectors.move_to_end((partition, key))
             return kept
         reference = references.reference(key)
         if stored is not None and reference is not None:
             made = Detectors(reference.spec, self._partitions, stored[1], reference)
         else:
             made = Detectors(await self._spec(key), self._partitions)
-        self._detectors[s.partition, key] = made
+        self._detectors[partition, key] = made
         if len(self._detectors) > KEPT:
             self._detectors.popitem(last=False)
         return made

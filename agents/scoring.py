@@ -11,7 +11,7 @@ from agents.plan import Columns, Plan, drop_places
 from agents.remembering import Remembering
 from agents.scores import Told
 from agents.shadows import Shadows
-from core.errors import NoModelError, RecordError, UnknownModelError
+from core.errors import HeldError, NoModelError, RecordError, UnknownModelError
 from core.events import Observation, Prediction
 from core.topics import OBSERVATIONS, PREDICTIONS
 from engine.agent import Stream, agent
@@ -76,7 +76,7 @@ class Scorer:
                     drop_model(batch, name, error)
                     break
                 except NoModelError as error:
-                    if self._dead_letter:
+                    if self._dead_letter and not isinstance(error, HeldError):
                         drop_model(batch, name, error)
                         break
                     await self._until_live(name)

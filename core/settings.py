@@ -98,6 +98,9 @@ class Settings(BaseSettings):
     """Model of observations that name none. Default: the only one that is deployed."""
     device: Annotated[str, StringConstraints(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
     """auto takes a GPU when there is one; cuda fails without one."""
+    gpu_memory: Annotated[ByteSize | None, Field(gt=0)] = None
+    """Bytes of the GPU that model versions may hold in all, like 6GB; the CUDA context, some hundred MB, is beside it.
+    A version that doesn't fit beside the one it follows takes its place: events wait meanwhile. Default: no bound."""
     without_model: Literal["wait", "dead-letter"] = "wait"
     """Events that arrive while no model is live: held back (bounded), or sent to dead-letters."""
     web_bind: IPvAnyAddress = IPv4Address("127.0.0.1")

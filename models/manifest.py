@@ -11,17 +11,20 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import AfterValidator, Field, StringConstraints, ValidationError, model_validator
 
 from core.errors import ManifestError
-from core.events import ModelName, Version
+from core.events import PRECISION_PATTERN, ModelName, Version
 from models.calibration import Calibration, Isotonic
 from models.dtype import Dtype
 from models.features import SESSION, Feature, RawFeature, SessionFeature, parse
 from models.feedback import Awaited
 from models.part import Part, Share
+from models.precision import FP32, Precision
 from models.quality import Performance
 from models.reference import CELLS, CategoryReference, FeatureReference
 
 MANIFEST: Final = "manifest.json"
 MODEL: Final = "model.onnx"
+LARGEST: Final = 10_000_000
+"""Bytes of a manifest.json, and of a store's list: a thousand golden examples of a hundred fields are 3 MB."""
 
 
 def _one_spelling(name: str) -> str:
@@ -38,6 +41,7 @@ Scalar = bool | float | str
 Label = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 OnnxName = Annotated[str, StringConstraints(min_length=1)]
+PrecisionName = Annotated[str, StringConstraints(pattern=PRECISION_PATTERN)]
 
 
 class Kind(StrEnum):
@@ -176,6 +180,9 @@ class Manifest(Part):
     performance: Performance | None = None
     """How labels that come back are judged; null: as a Performance without anything said."""
     golden: tuple[Golden, ...] = ()
+    precisions: dict[PrecisionName, Precision] = Field(default_factory=dict)
+    """Name -> the same model in another file (models/precision.py). model.onnx is fp32; where it is named, then for its
+    latency."""
     licence: str | None = None
     made_by: str | None = None
     """What made it: program, data, date; free text."""
@@ -204,9 +211,19 @@ class Manifest(Part):
             raise ValueError("a regressor has no calibration")
         if self.performance and self.performance.measured:
             self.performance.measured.check(classifier)
+        self._check_precisions()
         self._check_fields()
         self._check_features()
         return self
+
+    def _check_precisions(self) -> None:
+        for name, one in self.precisions.items():
+            if (one.file == MODEL) != (name == FP32):
+                raise ValueError(f"precisions.{name}.file is {one.file!r}: {MODEL} is {FP32}, and nothing else is")
+            if one.file not in self.files:
+                raise ValueError(f"precisions.{name}.file is {one.file!r}, which files doesn't name")
+        if len({one.file for one in self.precisions.values()}) < len(self.precisions):
+            raise ValueError("two precisions have the same file")
 
     def _check_fields(self) -> None:
         wanted = {field.name for _, field in self.fields()}
@@ -250,6 +267,11 @@ class Manifest(Part):
         return self if self.calibration is None else self.model_copy(update={"calibration": None})
 
     @property
+    def offered(self) -> dict[str, Precision]:
+        """All of its precisions; fp32 is always among them."""
+        return {FP32: Precision(file=MODEL)} | self.precisions
+
+    @property
     def raw_fields(self) -> tuple[str, ...]:
         """The raw features that fill a column themselves, each once, in order."""
         return tuple(dict.fromkeys(f.name for _, f in self.fields() if isinstance(f.feature, RawFeature)))
@@ -262,6 +284,8 @@ class Manifest(Part):
     @classmethod
     def parse(cls, raw: bytes | str, where: str) -> Self:
         """Reads manifest.json's text. Raises ManifestError that begins with `where` and names each wrong place."""
+        if len(raw) > LARGEST:
+            raise too_large(where)
         try:
             return cls.model_validate_json(raw)
         except ValidationError as error:
@@ -271,7 +295,8 @@ class Manifest(Part):
     def read(cls, path: Path, where: str) -> Self:
         """Reads a manifest file. Raises ManifestError where there is none, or none that can be read."""
         try:
-            raw = path.read_bytes()
+            with path.open("rb") as file:
+                raw = file.read(LARGEST + 1)
         except OSError as error:
             raise ManifestError(f"{where}: {path.name} can't be read: {error.strerror or error}") from error
         return cls.parse(raw, where)
@@ -282,6 +307,11 @@ class Manifest(Part):
         unsaid = None if self.features else {"features"}
         path.write_text(self.model_dump_json(indent=2, exclude_none=True, exclude=unsaid) + "\n", encoding="utf-8")
         return path
+
+
+def too_large(where: str) -> ManifestError:
+    """Of a file that nobody reads to its end."""
+    return ManifestError(f"{where}: it has more than {LARGEST / 1e6:g} MB, which is all that it may have")
 
 
 def mistakes(error: ValidationError) -> str:

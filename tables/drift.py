@@ -70,6 +70,12 @@ references = References()
 watches = Watches()
 
 
+def conditions(watch: bytes) -> tuple[int, dict[str, int]]:
+    """How many answers of a version were looked at, and how bad each condition is: 0 for well."""
+    state = _watch(watches.decode(watch)).monitor
+    return state.answers, {kind: condition.level for kind, condition in state.conditions().items()}
+
+
 def page(key: str, reference: bytes, watch: bytes) -> dict[str, Any]:
     """What people see of a version's detectors. reference, watch: as the tables hold them."""
     held, seen = _reference(references.decode(reference)), _watch(watches.decode(watch))

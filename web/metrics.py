@@ -20,6 +20,7 @@ from models.joining import Fate
 from models.limits import Verdict
 from models.swap import Stage
 from models.version import LiveVersion
+from tables.drift import conditions, watches
 from web.health import Health
 from web.operations import Operation, operation
 
@@ -84,10 +85,24 @@ class WorkerCollector(Collector):
         yield from self._queues()
         yield from self._state()
         yield from self._models()
+        yield from self._drift()
         predicted = cast("Predicted | None", self._engine.tables.get("predicted"))  # of applications that read feedback
         fates = {fate.value: predicted.fates[fate] if predicted else 0 for fate in Fate}
         yield _counter("feedback", "What became of feedback", ["outcome"], fates)
         yield from self._worker()
+
+    def _drift(self) -> Iterator[Metric]:
+        answers: dict[tuple[str, str], int] = {}
+        levels: dict[tuple[str, str, str], int] = {}
+        tasks = self._engine.tasks.values() if watches.name in self._engine.tables else ()
+        for task in tasks:
+            if task.open:
+                for key, raw in task.shard(watches.name).walk(b""):
+                    model, _, version = key.decode().partition("@")
+                    answers[model, version], found = conditions(raw)
+                    levels |= {(model, version, kind): level for kind, level in found.items()}
+        yield _counter("drift_answers", "Answers that detectors here have looked at", ["model", "version"], answers)
+        yield _gauge("drift_condition", "0: well, 1: opened, more: worsened", ["model", "version", "kind"], levels)
 
     def _events(self) -> Iterator[Metric]:
         meters = self._engine.meters
@@ -159,6 +174,20 @@ class WorkerCollector(Collector):
         failures = {who: v.meter.failures for who, v in versions.items()}
         yield _counter("model_failures", "Calls without an answer", names, failures)
         yield from self._roles(list(versions.values()))
+        yield from self._device(list(versions.values()))
+
+    def _device(self, versions: list[LiveVersion]) -> Iterator[Metric]:
+        device = self._engine.models.device
+        fell = {(device.name, device.runs_on): int(device.fallback is not None)}
+        yield _gauge("device_fallback", "Whether models run on the CPU in place of a GPU", ["asked", "got"], fell)
+        named = {(v.manifest.name, v.version, v.precision): v.memory for v in versions}
+        held = {who: size for who, size in named.items() if size is not None}
+        labels = ["model", "version", "precision"]
+        yield _gauge("model_memory_bytes", "Memory of the device that a version holds", labels, held, "bytes")
+        limit = {} if device.memory.limit is None else {(): device.memory.limit}
+        yield _gauge("model_memory_limit_bytes", "What all versions may hold of the device", [], limit, "bytes")
+        exchanged = {name: int("held" in one) for name, one in self._engine.models.status().items()}
+        yield _gauge("model_held", "Whether events wait since the version before made room", ["model"], exchanged)
 
     def _roles(self, versions: list[LiveVersion]) -> Iterator[Metric]:
         events: dict[Label, int] = {}

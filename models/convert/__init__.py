@@ -8,5 +8,6 @@ from __future__ import annotations
 from models.convert.columns import rows_of
 from models.convert.estimator import convert
 from models.convert.pickles import unpickled
+from models.convert.precisions import add_precisions
 
-__all__ = ["convert", "rows_of", "unpickled"]
+__all__ = ["add_precisions", "convert", "rows_of", "unpickled"]

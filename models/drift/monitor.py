@@ -56,7 +56,7 @@ class State(msgspec.Struct, kw_only=True):
 
     def conditions(self) -> dict[str, Condition]:
         """By their kind; all of them."""
-        return {
+        found = {
             "drift": self.confidence.drifted,
             "drift_suspected": self.confidence.suspected,
             "drift_warning": self.confidence.warned,
@@ -64,6 +64,12 @@ class State(msgspec.Struct, kw_only=True):
             "low_confidence_mean": self.levels.mean_low,
             "label_drift": self.labels.drifted,
         }
+        others = {
+            "input_drift": self.inputs,
+            "performance_expected": self.expected,
+            "performance_drift": self.performance,
+        }
+        return found | {kind: state.condition for kind, state in others.items() if state is not None}
 
 
 class Monitor:

@@ -77,13 +77,19 @@ class Shift:
     def _chi_square(self, shares: NDArray[np.float64], reference: NDArray[np.float64]) -> float:
         small = reference * self.there < _EXPECTED
         ours, theirs = shares[~small], reference[~small]
-        if reference[small].sum() * self.there >= _EXPECTED:
-            ours, theirs = np.append(ours, shares[small].sum()), np.append(theirs, reference[small].sum())
-        elif len(ours):  # the rest of the window is left out: what is unseen has a test of its own
-            ours, theirs = ours / max(ours.sum(), 1e-12), theirs / theirs.sum()
-        if len(ours) < 2:
-            return 1.0
-        return chi_square(self._size * float(((ours - theirs) ** 2 / theirs).sum()), len(ours) - 1)
+        few, expected = float(shares[small].sum()), float(reference[small].sum())
+        if expected * self.there >= _EXPECTED:
+            return self._spread_otherwise(np.append(ours, few), np.append(theirs, expected))
+        # Too few even together: whether they are still that few, and how the others share the rest.
+        k, rows = round(few * self.there), self._column.rows
+        rare = share_changed(*self._fewer(k, self.there), expected * rows, rows)
+        if k == self.there or not len(ours):
+            return rare
+        return min(1.0, 2 * min(rare, self._spread_otherwise(ours / ours.sum(), theirs / theirs.sum())))
+
+    def _spread_otherwise(self, ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> float:
+        statistic = self._size * float(((ours - theirs) ** 2 / theirs).sum())
+        return chi_square(statistic, len(ours) - 1)
 
     def _missing(self) -> Test:
         reference = self._column.reference

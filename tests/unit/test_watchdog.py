@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from aiokafka import TopicPartition
 
 from engine.watchdog import COMMIT_S, JOIN_S, READ_S, Watchdog
 
@@ -26,6 +27,7 @@ def engine() -> Any:
         _coordinator=SimpleNamespace(_coordination_task=None, _pending_exception=None, generation=3),
         _fetcher=SimpleNamespace(_fetch_task=None),
         highwater=lambda tp: 10,
+        assignment=lambda: {TopicPartition("t", 0)},
     )
     return SimpleNamespace(
         started_consuming=True,
@@ -58,6 +60,14 @@ def test_records_that_never_come_end_it(engine: Any) -> None:
     engine.consumer.highwater = lambda tp: 500
     assert "t/0 has records after 10" in str(after(engine, READ_S + 1))
     assert after(engine, READ_S - 1) is None
+
+
+def test_a_look_between_two_assignments_ends_nothing(engine: Any) -> None:
+    def unassigned(tp: TopicPartition) -> int:
+        raise AssertionError("Partition is not assigned")  # as aiokafka does
+
+    engine.consumer.highwater, engine.consumer.assignment = unassigned, set
+    assert after(engine, 10 * READ_S) is None
 
 
 def test_work_that_is_never_committed_ends_it(engine: Any) -> None:

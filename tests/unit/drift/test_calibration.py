@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
@@ -70,6 +70,7 @@ def test_isotonic_is_scikit_learns_but_never_certain() -> None:
     assert got.max() < 1
 
 
+@settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_isotonic_pools_any_labels_as_scikit_learn_does(data: st.DataObject) -> None:
     rows = st.tuples(st.integers(0, 12), st.integers(0, 1))
@@ -81,6 +82,7 @@ def test_isotonic_pools_any_labels_as_scikit_learn_does(data: st.DataObject) -> 
     assert np.array(ours.meant) == pytest.approx(np.clip(theirs, off, 1 - off), abs=1e-9)
 
 
+@settings(max_examples=40, deadline=None)
 @given(
     weights=st.lists(st.lists(st.floats(0, 1), min_size=3, max_size=3), min_size=1, max_size=20),
     t=st.floats(0.05, 20),

@@ -126,6 +126,16 @@ def test_each_kind_of_change_is_named(what: str, feature: str, now: Matrix) -> N
     assert feature in changes[0].title
 
 
+def test_a_rare_category_that_grows_is_found() -> None:
+    """Of 1,000 answers one had it; now fifty have."""
+    random = np.random.default_rng(5)
+    features = described({"kind": ["usual"] * 9990 + ["rare"] * 10})
+    for share, told in ((0.001, []), (0.05, ["opened"])):
+        drift = InputDrift("churn@1", features)
+        rows = (random.random((10_000, 1)) < share).astype(np.float32)
+        assert [change.state for change in drift.fold(answers(rows))] == told
+
+
 def test_a_feature_that_dies_is_told_within_a_window() -> None:
     dead = stream(2, 1000)
     dead[:, 1] = np.nan

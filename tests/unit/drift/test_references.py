@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.errors import ManifestError
@@ -30,6 +30,7 @@ def of(features: Any, fields: tuple[str, ...] = ("value",)) -> Manifest:
     return Manifest.parse(json.dumps(manifest(files=FILES, inputs=inputs, features=said)), "churn@1")
 
 
+@settings(max_examples=40, deadline=None)
 @given(values=st.lists(st.floats(-1e6, 1e6, width=32) | st.none() | st.just(float("nan")), min_size=1, max_size=300))
 def test_a_number_is_described_exactly_at_its_knots(values: list[float | None]) -> None:
     there = np.array([v for v in values if v is not None and not math.isnan(v)], np.float32)

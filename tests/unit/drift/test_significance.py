@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import betabinom, chi2, kstwo
 
 from models.drift.significance import at_least, chi_square, counts_up_to, ks, ks_critical, share_changed
 
 
+@settings(max_examples=40, deadline=None)
 @given(statistic=st.floats(0.01, 1200), freedom=st.integers(1, 300))
 def test_chi_square_is_scipys(statistic: float, freedom: int) -> None:
     assert chi_square(statistic, freedom) == pytest.approx(chi2.sf(statistic, freedom), rel=1e-6, abs=1e-12)
 
 
+@settings(max_examples=40, deadline=None)
 @given(n=st.integers(1, 1000), data=st.data())
 def test_a_share_is_the_beta_binomials_tail(n: int, data: st.DataObject) -> None:
     k = data.draw(st.integers(0, n))
@@ -26,6 +28,7 @@ def test_a_share_is_the_beta_binomials_tail(n: int, data: st.DataObject) -> None
     assert 0 <= share_changed(k, n, seen, rows) <= 1
 
 
+@settings(max_examples=40, deadline=None)
 @given(distance=st.floats(0.001, 1), n=st.integers(1, 5000))
 def test_the_bound_of_ks_is_never_below_the_exact_one(distance: float, n: int) -> None:
     assert ks(distance, n) >= min(1.0, kstwo.sf(distance, n)) - 1e-12
