@@ -128,7 +128,7 @@ class Replay:
     def _room(self) -> int:
         """How many events may wait for their answers at the moment."""
         ledger = self._ledger
-        if any(version not in ledger.first_at for version in self.requested_at) and ledger.first_at:
+        if any(version not in ledger.first_at for version in self.requested_at):
             return max(1, min(UNDER_WAY, (len(ledger.events) - ledger.sent) // SHARE))
         return UNDER_WAY
 

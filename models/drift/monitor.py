@@ -51,6 +51,9 @@ class State(msgspec.Struct, kw_only=True):
     inputs: InputState | None = None
     expected: ExpectedState | None = None
     performance: PerformanceState | None = None
+    since: int = 0
+    """Event time of the reset, if there was one: of answers up to then some labels had come before, and those that
+    come later are of one kind."""
     judged: dict[str, int] = msgspec.field(default_factory=dict)
     """TOPIC/PARTITION of feedback -> offset of the newest record that has been judged."""
 
@@ -165,11 +168,12 @@ class Monitor:
         return [change for _, change in told]
 
     def judge(self, outcomes: Outcomes) -> list[Change]:
-        """What came of earlier answers; what was told before is left out."""
+        """What came of earlier answers; what was told before is left out, and answers of before a reset."""
         where = f"{outcomes.topic}/{outcomes.partition}"
         offsets = outcomes.offsets or (outcomes.offset,) * len(outcomes.outcomes)
         newest = -1 if offsets[:1] == (0,) else self._state.judged.get(where, -1)  # a topic that was made anew
-        fresh = [one for one, offset in zip(outcomes.outcomes, offsets, strict=True) if offset > newest]
+        told = zip(outcomes.outcomes, offsets, strict=True)
+        fresh = [one for one, offset in told if offset > newest and one.ts > self._state.since]
         self._state.judged[where] = max(newest, outcomes.offset, *offsets)
         return self.performance.judge(fresh)
 
@@ -191,7 +195,7 @@ class Monitor:
             for kind, condition in self.conditions.items()
             if condition.level
         ]
-        self._begin(State(ts=old.ts, source=old.source, judged=old.judged), Frozen())
+        self._begin(State(ts=old.ts, source=old.source, since=old.ts, judged=old.judged), Frozen())
         return told
 
     def page(self) -> dict[str, object]:

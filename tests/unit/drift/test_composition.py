@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import msgspec
 import numpy as np
 import pytest
@@ -108,6 +110,30 @@ def test_a_model_that_became_worse_is_told_of_once_labels_come() -> None:
     for n in range(40, 90):
         told += monitor.judge(judged(100 * n, 60))
     assert {change.kind for change in told} == {"performance_drift"}
+
+
+def test_after_a_reset_labels_of_answers_before_it_are_not_judged() -> None:
+    """Some of them came before, and are gone: those that come late would be a sample of one kind."""
+    monitor, told = Monitor(SPEC), list[Change]()
+    for n in range(40):
+        told += monitor.judge(judged(100 * n, 90))
+    now = 3_600_000 * 4000
+    monitor.fold(dataclasses.replace(STREAM, ts=now - 1000 * np.arange(N, dtype=np.int64)[::-1]))
+    monitor.reset()
+    monitor = restored(monitor)
+    for n in range(40, 90):
+        late = judged(100 * n, 0)
+        told += monitor.judge(msgspec.structs.replace(late, outcomes=tuple(before(one, now) for one in late.outcomes)))
+    assert told == []
+    for n in range(90, 140):
+        told += monitor.judge(judged(100 * n, 90))
+    for n in range(140, 190):
+        told += monitor.judge(judged(100 * n, 60))
+    assert {change.kind for change in told} == {"performance_drift"}, "those after it are"
+
+
+def before(outcome: Outcome, ts: int) -> Outcome:
+    return msgspec.structs.replace(outcome, ts=ts)
 
 
 @pytest.mark.parametrize("does", ["acknowledge", "resolve", "reset"])
