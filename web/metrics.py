@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector, exposition
@@ -153,8 +153,7 @@ class WorkerCollector(Collector):
         sessions: dict[Label, int] = {}
         for name, live in self._engine.models.decoders().items():
             version = (name, live.version)
-            assert isinstance(live.engine, Decoder)
-            told = live.engine.figures
+            told = cast(Decoder, live.engine).figures
             turns[version] = told.turns
             kinds = {"prompt": told.prompt_tokens, "cached": told.cached_tokens, "sampled": told.decoded_tokens}
             tokens |= {(*version, kind): count for kind, count in kinds.items()}

@@ -14,6 +14,7 @@ from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
+from models.decoder.figures import Figures as Talked
 from models.limits import Figures
 from models.meter import ModelMeter
 from models.swap import Stage
@@ -65,6 +66,9 @@ def busy(worker: Worker) -> Worker:
     engine.tasks = {0: task(open=True, topics=["observations"]), 1: task(open=False, topics=["observations"])}
     engine.pulse.lag = lambda: {"observations": {0: 7}}
     engine.standbys.staleness = lambda: {2: 1.5, 3: None}
+    engine.gate.counts["llm_trigger_policy", "admins", "pass"] += 1
+    talking = SimpleNamespace(version="1", engine=SimpleNamespace(figures=Talked(turns=3, prompt_tokens=100)))
+    engine.models.decoders = lambda: {"smollm2": talking}
     meter = ModelMeter()
     meter.answered(100, 0, 0.002)
     engine.models.versions = lambda: [
