@@ -39,7 +39,8 @@ def test_a_stream_goes_on_when_its_owner_dies(rig: Rig) -> None:
         return raw.headers["X-Routed-To"].partition("/")[0]
 
     user = next(name for name in (f"user-{n}" for n in range(20)) if routed(name) == other.name)
-    schema = {"type": "object", "properties": {"x": {"type": "string", "minLength": 600}}, "required": ["x"]}
+    schema: dict[str, object] = {"type": "object", "properties": {"x": {"type": "string", "minLength": 600}}}
+    schema["required"] = ["x"]
     stream = client.chat.completions.create(
         model=babbler.NAME,
         messages=[{"role": "user", "content": "tell me a long story"}],
