@@ -69,6 +69,12 @@ class _Room:
     made: dict[tuple[str, str], Generation] = field(default_factory=dict)
     """Session and id of the message -> the reply that is made."""
 
+    def left(self, session: str) -> None:
+        """One of a session's messages waits no longer."""
+        self.waiting[session] -= 1
+        if not self.waiting[session]:
+            del self.waiting[session]
+
 
 class Chat:
     """All conversations of a worker."""
@@ -119,7 +125,7 @@ class Chat:
             try:
                 await self._in_turn(s, room, message, self._mistake(message))
             finally:
-                room.waiting[message.session] -= 1
+                room.left(message.session)
 
     async def _in_turn(self, s: Slice[Message], room: _Room, message: Message, mistake: tuple[str, str] | None) -> None:
         """mistake: why it isn't answered, as the class of an error and in words."""
@@ -128,6 +134,10 @@ class Chat:
             if known.reply is not None and known.reply.finish in WHOLE:
                 # The same message once more: it gets the reply that it has got.
                 s.send(REPLIES, message.session, replace(known.reply, id=f"{s.source(0)}/{known.reply.seq}"))
+                return
+            if known.reply is None and mistake is not None and _at_work(s, known.source):
+                # And while it is answered: what is recorded of that isn't this one's to change.
+                _tell(s, message, "refused", *mistake)
                 return
             known = None
         with Writing(s, message, known) as writing:
@@ -210,6 +220,8 @@ class Chat:
             generation = await _submit(speaker, turn, began + seconds, s)
             place = (message.session, message.id)
             room.made[place] = generation
+            if place in room.unwanted:
+                generation.cancel()
             try:
                 await writing.follow(generation, speaker.decoder)
             except BaseException:
@@ -252,19 +264,30 @@ class Chat:
         else:
             known = answers.get(answers.place(*place))
             why = "it is answered already" if known and known.reply else "the session has no such message at work"
-        reply = Reply(
-            id=f"{s.source(0)}/0",
-            message_id=message.id,
-            session=message.session,
-            ts=message.ts,
-            seq=0,
-            text="",
-            final=True,
-            source="rule",
-            finish="cancelled" if why is None else "refused",
-            why=why,
-        )
-        s.send(REPLIES, message.session, reply)
+        _tell(s, message, "cancelled" if why is None else "refused", None, why)
+
+
+def _tell(s: Slice[Message], message: Message, finish: Finish, error: str | None, why: str | None) -> None:
+    """A final reply that leaves once all before it are answered, and is recorded nowhere."""
+    reply = Reply(
+        id=f"{s.source(0)}/0",
+        message_id=message.id,
+        session=message.session,
+        ts=message.ts,
+        seq=0,
+        text="",
+        final=True,
+        source="rule",
+        finish=finish,
+        error=error,
+        why=why,
+    )
+    s.send(REPLIES, message.session, reply)
+
+
+def _at_work(s: Slice[Message], source: str) -> bool:
+    """Whether a message that isn't answered stands there."""
+    return any(str(other.source(0)) == source for other in s.task.unfinished() if not other.done)
 
 
 def _unanswered(s: Slice[Message]) -> list[Message]:

@@ -178,8 +178,7 @@ class WorkerCollector(Collector):
         sessions: dict[Label, int] = {}
         for name, live in self._engine.models.decoders().items():
             version = (name, live.version)
-            assert isinstance(live.engine, Decoder)
-            told = live.engine.figures
+            told = cast(Decoder, live.engine).figures
             turns[version] = told.turns
             kinds = {"prompt": told.prompt_tokens, "cached": told.cached_tokens, "sampled": told.decoded_tokens}
             tokens |= {(*version, kind): count for kind, count in kinds.items()}

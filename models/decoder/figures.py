@@ -52,4 +52,4 @@ class Figures:
     held_tokens: int = 0
     """Tokens of KV in memory."""
     ticks: deque[Tick] = field(default_factory=lambda: deque(maxlen=256))
-    """The newest."""
+    """The newest. Elsewhere, take list(ticks) first."""

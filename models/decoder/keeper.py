@@ -179,7 +179,12 @@ class Keeper:
 
     def save_one(self) -> bool:
         """Keeps one block of an idle session. Returns whether there was one."""
-        return self._blocks is not None and any(self._save_next(resident) for resident in self._idle(""))
+        try:
+            return self._blocks is not None and any(self._save_next(resident) for resident in self._idle(""))
+        except Exception:  # a store of blocks must not raise: tried again and again it would take all of the thread
+            log.exception("blocks can't be kept; this decoder asks for none any more")
+            self._blocks = None
+            return False
 
     def forget(self, session: str) -> None:
         """Drops it here and in the blocks."""

@@ -19,8 +19,8 @@ from models.language import Language
 Floats = NDArray[np.float32]
 
 PARTS: Final = ("key", "value")
-SPARE: Final = 64
-"""Positions of a slot behind its window: where a row that nobody reads writes, and whole blocks are loaded to."""
+SPARE: Final = 16
+"""Positions of a slot behind its window: where a row that nobody reads writes."""
 
 
 class Network:

@@ -15,7 +15,7 @@ CHUNK = 64
 
 
 def chunk_of(remaining: int) -> int:
-    """How many of the remaining tokens the next run takes. A single one is left alone never: attention computes one
+    """How many of the remaining tokens the next run takes. A single one is never left alone: attention computes one
     query by another kernel, whose last bits differ, and KV must not depend on how a context was cut."""
     return CHUNK - 1 if remaining == CHUNK + 1 else min(CHUNK, remaining)
 

@@ -21,7 +21,7 @@ LARGEST: Final = 8_000_000
 """Characters of any string that a template makes."""
 LONGEST_S: Final = 1.0
 """Of the thread's processor time, for one rendering."""
-STEPS: Final = 100_000
+STEPS: Final = 50_000
 """Turns of loops and calls of macros, for one rendering."""
 
 FILTERS: Final = frozenset(

@@ -47,7 +47,8 @@ async def talk_under_kills(rig: Rig, kills: int, *, workers: int, repeated: bool
         parts = rig.reader(REPLIES.name).catch_up()
         talks.publish(rig, messages[turn * SESSIONS : (turn + 1) * SESSIONS])
         if turn < kills:
-            rig.wait_records(REPLIES.name, parts + moments.randrange(1, 400))
+            # Where parts wait for commits they are few and long.
+            rig.wait_records(REPLIES.name, parts + moments.randrange(1, SESSIONS if repeated else 150))
             killed = moments.choice(running)
             killed.kill()
             if turn % 2:

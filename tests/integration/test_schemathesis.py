@@ -14,7 +14,7 @@ from tests.rig import Rig, rig_on
 from tests.worker import Worker
 
 ST = Path(sys.executable).with_name("st")
-STREAMS = "/watch$"
+STREAMS = "(/watch|/replies)$"
 """Routes whose answers have no end."""
 
 

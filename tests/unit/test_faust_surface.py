@@ -212,7 +212,8 @@ def transport(fresh: Fresh) -> None:
 
 
 def commands_of_ours(fresh: Fresh) -> dict[str, Any]:
-    ours = {"Agents", "Doctor", "Drift", "Models", "Replay", "Reset", "Send", "Tables", "Topics", "Worker", "state"}
+    models = {"Chat", "Drift", "Knowledge", "Models"}
+    ours = models | {"Agents", "Doctor", "Replay", "Reset", "Send", "Tables", "Topics", "Worker", "state"}
     assert set(commands.__all__) == ours
     return dict(cli.commands)
 

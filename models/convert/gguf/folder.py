@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import tempfile
 from pathlib import Path
@@ -69,9 +68,11 @@ def convert(
         tokenizer_of(source).save(str(part / TOKENIZER))
         (part / TEMPLATE).write_text(str(chat), encoding="utf-8")
         language = _language(source, shape, weights)
-        folder = _manifest(part, source, language, name, version)
+        made_by = f"{path.name} ({source.title}), converted to {weights}"
+        made_by += f", accuracy {accuracy}" if weights == "int4" else ""
+        folder = _manifest(part, source, language, name, version, made_by)
         golden = _golden(folder)
-        _manifest(part, source, language.model_copy(update={"golden": golden}), name, version)
+        _manifest(part, source, language.model_copy(update={"golden": golden}), name, version, made_by)
         ModelFolder.open(part, name, version)
         part.chmod(0o755)
         part.rename(target)
@@ -118,10 +119,9 @@ def _language(source: Source, shape: Shape, weights: Literal["fp32", "int4"]) ->
     )
 
 
-def _manifest(part: Path, source: Source, language: Language, name: str, version: str) -> ModelFolder:
+def _manifest(part: Path, source: Source, language: Language, name: str, version: str, made_by: str) -> ModelFolder:
     (part / MANIFEST).unlink(missing_ok=True)
     licence = source.get("general.license")
-    said = re.sub(r"\s+", " ", str(source.get("general.name", source.path.stem)))
     manifest = Manifest(
         name=name,
         version=version,
@@ -129,7 +129,7 @@ def _manifest(part: Path, source: Source, language: Language, name: str, version
         files=hashes(part),
         language=language,
         licence=None if licence is None else str(licence),
-        made_by=f"{source.path.name} ({said}), converted to {language.weights}",
+        made_by=made_by,
     )
     manifest.write(part)
     return ModelFolder.open(part, name, version)

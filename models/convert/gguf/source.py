@@ -45,6 +45,11 @@ class Source:
                 f"{path.name} is of the family {self.family or 'without a name'!r}; known are {', '.join(FAMILIES)}"
             )
 
+    @property
+    def title(self) -> str:
+        """What the file calls its model, on one line."""
+        return " ".join(str(self.get("general.name", self.path.stem)).split())
+
     def get(self, key: str, default: Any = None) -> Any:
         """A field's value."""
         field = self._fields.get(key)

@@ -109,7 +109,8 @@ class StandIn(Decoder):
         )
 
     def _stop(self, generation: Generation) -> None:
-        self._tasks[generation].cancel()
+        """Within a tick: one that has not begun has to be begun to say how it ends."""
+        asyncio.get_running_loop().call_later(0.001, self._tasks[generation].cancel)
 
     async def forget(self, session: str) -> None:
         self.held_tokens.pop(session, None)

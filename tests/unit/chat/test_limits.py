@@ -80,7 +80,7 @@ async def test_marks_of_the_template_in_a_text_are_text() -> None:
         assert reply.text.startswith("2 said")
 
 
-@pytest.mark.parametrize("turns", [1200, pytest.param(10_000, marks=[pytest.mark.long, pytest.mark.timeout(300)])])
+@pytest.mark.parametrize("turns", [400, pytest.param(10_000, marks=[pytest.mark.long, pytest.mark.timeout(300)])])
 async def test_many_turns_of_one_session_are_answered_and_stay_within_the_window(turns: int) -> None:
     async with talking(StandIn(window=400), chat_waiting=400, chat_max_tokens=2) as talk:
         for begin in range(0, turns, 400):
@@ -220,3 +220,31 @@ async def test_what_is_only_to_be_remembered_is_not_answered() -> None:
 def test_a_message_has_what_the_contract_says() -> None:
     fields = {"id", "session", "ts", "text", "role", "user", "tenant", "attributes", "priority", "ctx_ttl", "cancel"}
     assert fields <= set(Message.__struct_fields__)
+
+
+async def test_a_message_that_comes_again_while_its_session_has_no_room_leaves_its_reply_alone() -> None:
+    async with talking(chat_waiting=1) as talk:
+        talk.model.most = 5
+        await talk.say("ann", "hello", id="same")
+        await talk.until(lambda: len(talk.text("same")) == 5)
+        await talk.say("ann", "hello", id="same")
+        await talk.trial.commit()
+        assert len(talk.trial.value(answers, answers.place("ann", "same")).ends) == 5  # type: ignore[union-attr]
+        talk.model.most = 10**9
+        talk.model.go.set()
+        await talk.trial.settle()
+        assert [(reply.id.rsplit("/", 1)[0], reply.finish) for reply in talk.finals()["same"]] == [
+            ("messages/0/0", "stop"),
+            ("messages/0/1", "refused"),
+        ]
+
+
+async def test_a_reply_that_is_cancelled_while_it_waits_for_its_model_ends() -> None:
+    async with in_memory([chat], [contexts, answers]) as trial:
+        talk = Talk(trial, StandIn())
+        await talk.say("ann", "hello")
+        await talk.say("ann", "", cancel="m1")
+        talk.model.most = 0
+        live(trial.models, talk.model)
+        await trial.settle()
+        assert talk.final("m1").finish == "cancelled"

@@ -49,16 +49,11 @@ def make(store: Path) -> Iterator[Make]:
 def paused(decoder: Decoder) -> Iterator[None]:
     """What is submitted meanwhile arrives in one tick."""
     gate = threading.Event()
-    decoder._loop.put(lambda: assert_(gate.wait(10)))
+    decoder._loop.put(lambda: None if gate.wait(10) else pytest.fail("nobody has opened the gate"))
     try:
         yield
     finally:
         gate.set()
-
-
-def assert_(held: bool) -> None:
-    """The gate has been opened in time."""
-    assert held
 
 
 def words(decoder: Decoder, text: str, size: int) -> tuple[int, ...]:

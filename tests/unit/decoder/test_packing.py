@@ -45,7 +45,7 @@ def test_a_block_comes_back_as_it_was_or_rounded(slab: Slab, largest: float, exa
         assert not part[1, :, BLOCK:].any()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(at=st.integers(0, 10**6), bit=st.integers(0, 7), cut=st.integers(0, 10**6))
 def test_no_changed_byte_is_taken(slab: Slab, at: int, bit: int, cut: int) -> None:
     fill(slab, 1.5)
@@ -60,6 +60,7 @@ def test_no_changed_byte_is_taken(slab: Slab, at: int, bit: int, cut: int) -> No
     assert slab.lengths[1] == length
 
 
+@settings(max_examples=25, deadline=None)
 @given(
     tokens=st.lists(st.integers(0, 3), min_size=BLOCK, max_size=4 * BLOCK),
     change=st.integers(0, 4 * BLOCK),

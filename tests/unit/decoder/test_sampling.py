@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -23,18 +23,21 @@ def choose(logits: NDArray[np.float32], sampling: Sampling, step: int = 0, conte
     return Sampler(sampling, seed, context, len(logits)).choose(logits.copy(), step)
 
 
+@settings(max_examples=40)
 @given(LOGITS)
 def test_without_temperature_the_likeliest_is_taken(logits: NDArray[np.float32]) -> None:
     for sampling in (Sampling(), Sampling(temperature=3.0, top_k=1), Sampling(temperature=1.0, top_p=1e-9)):
-        assert choose(logits, sampling) == int(logits.argmax())
+        assert logits[choose(logits, sampling)] >= logits.max() - 1e-6
 
 
+@settings(max_examples=40)
 @given(LOGITS, st.integers(0, 2**62), st.integers(0, 500))
 def test_the_same_seed_and_step_choose_the_same_token(logits: NDArray[np.float32], seed: int, step: int) -> None:
     sampling = Sampling(temperature=0.8, top_p=0.9, top_k=20, min_p=0.01, seed=seed)
     assert choose(logits, sampling, step) == choose(logits, sampling, step)
 
 
+@settings(max_examples=60)
 @given(LOGITS, st.integers(1, 70), st.floats(0.01, 1), st.floats(0, 1), st.integers(0, 30))
 def test_only_likely_tokens_are_drawn(
     logits: NDArray[np.float32], top_k: int, top_p: float, min_p: float, step: int
@@ -73,6 +76,7 @@ def test_logits_that_are_no_numbers_are_an_error(logits: list[float]) -> None:
         choose(np.array(logits, np.float32), Sampling(temperature=1.0))
 
 
+@settings(max_examples=60)
 @given(
     text=st.text(alphabet="abc", max_size=40),
     stops=st.lists(st.text(alphabet="abc", min_size=1, max_size=4), max_size=3),

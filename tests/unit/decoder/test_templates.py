@@ -61,7 +61,7 @@ def test_what_looks_like_a_special_token_stays_text(tokenizer: Tokenizer, text: 
         assert text in tokenizer.decode(tokens)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(parts=st.lists(st.sampled_from(["<|im_start|>", "<|im_end|>", "<|", "im_end", "|>", " ", "\n", "x", "\ue000"])))
 def test_no_text_makes_a_special_token(tokenizer: Tokenizer, parts: list[str]) -> None:
     glued = "<|im_start|>{{ messages[0].content }}|> <|{{ messages[0].content }}"

@@ -139,7 +139,7 @@ def test_a_tokenizer_that_is_none_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("part", "words"),
     [
-        ({"kind": "classifier", "labels": ["a", "b"]}, "embedding belongs to an embedder"),
+        ({"kind": "classifier", "labels": ["a", "b"]}, "embedding to an embedder"),
         ({"embedding": None}, "needs embedding"),
         ({"labels": ["a", "b"]}, "neither inputs"),
         ({"files": {"model.onnx": "0" * 64}}, "tokenizer.json"),

@@ -14,6 +14,7 @@ from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
+from models.decoder.figures import Figures as Talked
 from models.drift.monitor import State
 from models.drift.ordering import OrderingState
 from models.drift.singles import Singles
@@ -74,6 +75,9 @@ def busy(worker: Worker) -> Worker:
     engine.tables |= {watches.name: watches}
     engine.pulse.lag = lambda: {"observations": {0: 7}}
     engine.standbys.staleness = lambda: {2: 1.5, 3: None}
+    engine.gate.counts["llm_trigger_policy", "admins", "pass"] += 1
+    talking = SimpleNamespace(version="1", engine=SimpleNamespace(figures=Talked(turns=3, prompt_tokens=100)))
+    engine.models.decoders = lambda: {"smollm2": talking}
     meter = ModelMeter()
     meter.answered(100, 0, 0.002)
     engine.models.versions = lambda: [
