@@ -23,7 +23,7 @@ from tests.worker import ROOT
 
 NOT_NEEDED: Final = {
     *("pandas", "sklearn", "onnx", "skl2onnx", "scipy", "opentelemetry", "qdrant_client", "confluent_kafka", "torch"),
-    *("pytest", "sqlite3", "tkinter", "matplotlib", "engine.testing", "engine.spans", "examples", "benchmarks"),
+    *("pytest", "tkinter", "matplotlib", "engine.testing", "engine.spans", "examples", "benchmarks"),
 }
 """Installed for development, or for what was not asked for."""
 
