@@ -174,14 +174,13 @@ class Demo:
         n = len(self._events)
         await replay.send(self._change)
         if self._whole:
-            await replay.ask_for(NEW, fallback=OLD, response=RESPONSE, low_alerts=LOW_ALERTS)
-            await replay.send_until_it_answers(NEW)
+            await loop.change(NEW, fallback=OLD, response=RESPONSE, low_alerts=LOW_ALERTS)
             await loop.begin(OLD)
             async with trainer:
                 await _beside(loop.run(), trainer.ended())
         else:
             self._screen.line("A sample has too few answers for a drift to be told: run it without --events for that")
-            await replay.ask_for(NEW)
+            await loop.change(NEW)
         await replay.send(n)
         await replay.answered(0)
         await replay.labelled(0)

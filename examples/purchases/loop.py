@@ -19,6 +19,9 @@ from examples.purchases.train import NAME
 from examples.purchases.trainer import LIMITS
 from examples.purchases.worker import Worker
 
+SWAP: Final = 300
+"""Events sent while a new version takes over: it begins within four days, however slow the machine."""
+FEW: Final = 20
 STEP: Final = 5
 """Days sent at once, until there is an alarm. The alarm is late by as many."""
 SMALL_STEP: Final = 2
@@ -50,6 +53,16 @@ class Loop:
         self._trainer = trainer
         self._screen = screen
         self._ts = np.array([event.ts for event in ledger.events], np.int64)
+
+    async def change(self, version: str, **more: Any) -> None:
+        """Asks for a version while events go on, a few at a time, and waits for it. more: of the request."""
+        replay, ledger = self._replay, self._ledger
+        await replay.answered(0)
+        await replay.ask_for(version, **more)
+        stop = min(len(self._ts), ledger.sent + SWAP)
+        while version not in ledger.first_at and ledger.sent < stop:
+            await replay.send(min(stop, ledger.sent + FEW))
+        await self._live(lambda told: told.get("version") == version, f"take version {version}")
 
     async def begin(self, old: str) -> None:
         """As a person would: what the old version answered up to now is no reference for it, since it learnt from

@@ -28,9 +28,9 @@ CHUNK: Final = 250
 """Events handed to the producer at once."""
 UNDER_WAY: Final = 2000
 """Events that may wait for their answers: more would only queue, and wait longer."""
+CHANGING: Final = 100
 SHARE: Final = 40
-"""While a change of version is under way, at most a fortieth of the events that are left may wait: so the stream can't
-run out before the new version answers, however slow the machine."""
+"""While a change of version is under way, so many events may wait, and at most a fortieth of those that are left."""
 LABELS_UNDER_WAY: Final = 1000
 """Labels that may be on their way to their answers: a fortnight of the stream, and answers are kept for longer."""
 STALL_S: Final = 30.0
@@ -119,17 +119,11 @@ class Replay:
             acks = await self._send(start, end)
         await asyncio.gather(*acks)
 
-    async def send_until_it_answers(self, version: str) -> None:
-        """Sends on, slowly, until the version has answered, or nothing is left."""
-        ledger = self._ledger
-        while version not in ledger.first_at and ledger.sent < len(ledger.events):
-            await self.send(min(len(ledger.events), ledger.sent + CHUNK))
-
     def _room(self) -> int:
         """How many events may wait for their answers at the moment."""
         ledger = self._ledger
         if any(version not in ledger.first_at for version in self.requested_at):
-            return max(1, min(UNDER_WAY, (len(ledger.events) - ledger.sent) // SHARE))
+            return max(1, min(CHANGING, (len(ledger.events) - ledger.sent) // SHARE))
         return UNDER_WAY
 
     async def read(self) -> None:
