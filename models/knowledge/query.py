@@ -34,11 +34,10 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     count: int = 8
     """Passages, at most."""
 
-    def match(self) -> str | None:
-        """Its words for FTS5, each quoted, any of them; None where it has none. Stop words count where all are."""
+    def words(self) -> list[str]:
+        """Its different words, at most TERMS; stop words count where all are."""
         words = dict.fromkeys(word.lower() for word in _WORD.findall(self.text[:LONGEST]))
-        wanted = [word for word in words if word not in STOP_WORDS] or list(words)
-        return " OR ".join(f'"{word}"' for word in wanted[:TERMS]) or None
+        return ([word for word in words if word not in STOP_WORDS] or list(words))[:TERMS]
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 ALIKE: Final = 1e-6
 """Cosines that differ by less are equal: their last bits depend on where in the matrix a row is."""
 FIRST: Final = 64
-"""Rows that a shelf begins with; it doubles."""
+"""Rows that a shelf begins with. It doubles while it is small, and grows by a quarter then."""
 
 
 class Near(NamedTuple):
@@ -99,7 +99,7 @@ class Shelf:
         have = len(self._ids)
         if wanted <= have:
             return
-        rows = max(wanted, 2 * have)
+        rows = max(wanted, have + have // 4, 2 * min(have, 1024))
         matrix = np.empty((rows, self.size), np.float32)
         matrix[: len(self)] = self._matrix[: len(self)]
         self._matrix = matrix
