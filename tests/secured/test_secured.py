@@ -40,6 +40,8 @@ TABLES = (
     "drift",
     "contexts",
     "answers",
+    "documents",
+    "retrievals",
     POSITIONS,
 )
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -137,7 +139,7 @@ async def test_each_right_that_is_missing_is_named(secured: SecuredKafka, rig: R
     )
     connection = await connect(settings, settings.broker)
     specs = [*ALL, *(changelog(app_id, table) for table in TABLES)]
-    names = ("observations", "feedback", "messages", "control", "scores")
+    names = ("observations", "feedback", "messages", "documents", "control", "scores")
     sources = [rig.topic(name) for name in names]
     needed = rights.of_worker(specs, sources, [rig.topic("predictions")], connection)
     await until_told(connection, needed, "")
