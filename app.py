@@ -9,7 +9,7 @@ gc.disable()  # what is imported stays: to look for garbage in it, again and aga
 # Faust has the working folder on sys.path only while it imports this file.
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from agents import deployments, documents, knowledge, scoring
+from agents import deployments, documents, drift, feedback, knowledge, scoring, webhook
 from cli import commands
 from core.errors import HomunculusError
 from core.settings import Settings
@@ -17,11 +17,11 @@ from engine.app import create_app
 from web.server import serve
 
 try:
-    app = create_app(Settings.read(), [deployments.follow, knowledge.keep])
+    app = create_app(Settings.read(), [deployments.follow, webhook.follow, knowledge.keep])
     serve(app)
 except HomunculusError as error:
     sys.exit(f"homunculus: {error}")
 gc.freeze()
 gc.enable()
 
-__all__ = ["app", "commands", "deployments", "documents", "knowledge", "scoring"]
+__all__ = ["app", "commands", "deployments", "documents", "drift", "feedback", "knowledge", "scoring", "webhook"]

@@ -8,12 +8,40 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks import failover, freshness, latency, memory, rebalance, replay, retrieval, scale, scoring, swaps, views
+from benchmarks import (
+    drift,
+    failover,
+    freshness,
+    inputs,
+    latency,
+    memory,
+    rebalance,
+    replay,
+    retrieval,
+    scale,
+    scoring,
+    swaps,
+    views,
+)
 from benchmarks.lab import Lab
 from benchmarks.registry import BENCHMARKS
 from benchmarks.worker import WorkerFailedError
 
-REGISTERED = (scoring, latency, replay, memory, rebalance, failover, scale, views, swaps, retrieval, freshness)
+REGISTERED = (
+    scoring,
+    latency,
+    replay,
+    memory,
+    rebalance,
+    failover,
+    scale,
+    views,
+    swaps,
+    drift,
+    inputs,
+    retrieval,
+    freshness,
+)
 """Importing a module has registered its benchmark."""
 
 

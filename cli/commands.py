@@ -5,6 +5,7 @@ from __future__ import annotations
 from cli.agents import Agents
 from cli.command import without
 from cli.doctor import Doctor
+from cli.drift import Drift
 from cli.knowledge import Knowledge
 from cli.models import Models
 from cli.replay import Replay
@@ -17,4 +18,17 @@ from cli.worker import Worker
 
 without("model", "clean-versions")
 
-__all__ = ["Agents", "Doctor", "Knowledge", "Models", "Replay", "Reset", "Send", "Tables", "Topics", "Worker", "state"]
+__all__ = [
+    "Agents",
+    "Doctor",
+    "Drift",
+    "Knowledge",
+    "Models",
+    "Replay",
+    "Reset",
+    "Send",
+    "Tables",
+    "Topics",
+    "Worker",
+    "state",
+]

@@ -8,7 +8,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any, Final, Generic, TypeVar, cast
 
-from core.events import Action, Alert, Deployment, Document, ModelStatus, Observation, Prediction, Retrain
+from core.events import Action, Alert, Deployment, Document, Feedback, ModelStatus, Observation, Prediction, Retrain
 
 E = TypeVar("E")
 
@@ -80,6 +80,7 @@ OBSERVATIONS: Final = TopicSpec("observations", "session", Observation, Directio
 DOCUMENTS: Final[TopicSpec[Document | None]] = TopicSpec(
     "documents", "id", cast("type[Document | None]", Document), Direction.IN, deletes=True, headers=TRACE
 )
+FEEDBACK: Final = TopicSpec("feedback", "session", Feedback, Direction.IN, headers=TRACE)
 CONTROL: Final = TopicSpec("control", "model", Action, Direction.IN, headers=TRACE)
 DEPLOYMENTS: Final = TopicSpec("deployments", "model", Deployment, Direction.OUT, Cleanup.COMPACT, headers=MADE)
 PREDICTIONS: Final = TopicSpec("predictions", "session", Prediction, Direction.OUT, headers=MADE)
@@ -100,7 +101,8 @@ LATE: Final = TopicSpec(
     | {
         "event-time": "ISO 8601, UTC: the event's own time",
         "watermark": "ISO 8601, UTC: of the partition when it came",
-        "late-ms": "how far the event's time was before the watermark",
+        "until": "ISO 8601, UTC: of feedback, in place of the watermark: when its horizon ended",
+        "late-ms": "how far the event's time was before the watermark, or after the horizon's end",
     },
 )
 SCORES: Final = TopicSpec(
@@ -115,6 +117,7 @@ MODEL_STATUS: Final = TopicSpec("model-status", "worker", ModelStatus, Direction
 ALL: Final[tuple[TopicSpec[Any], ...]] = (
     OBSERVATIONS,
     DOCUMENTS,
+    FEEDBACK,
     CONTROL,
     DEPLOYMENTS,
     PREDICTIONS,

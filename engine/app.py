@@ -272,7 +272,7 @@ def create_app(settings: Settings, background: Iterable[Background] = ()) -> App
     mode_loop.use("uvloop")
     models = LiveModels(
         ModelStore(settings.model_store, cache=settings.data_dir / ".models"),  # no APP_ID begins with a dot
-        Device.of(settings.device),
+        Device.of(settings.device, memory=settings.gpu_memory),
         InferenceThread(),
         settings.default_model,
         aside=InferenceThread("shadow", nice=SHADOW_NICE),

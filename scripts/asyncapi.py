@@ -26,11 +26,12 @@ SCHEMAS: Final = "#/components/schemas/"
 TEXT: Final = {"type": "string"}
 OPERATIONS: Final = {Direction.IN: "receive", Direction.OUT: "send"}
 """Seen from the worker, as AsyncAPI 3 wants it."""
+PUBLIC: Final = [spec for spec in ALL if spec.direction in OPERATIONS]
+"""What is internal has no form that others may rely on."""
 
 
 def document() -> dict[str, Any]:
     """The AsyncAPI 3.0 document. Source of its shape: https://www.asyncapi.com/docs/reference/specification/v3.0.0"""
-    told = [spec for spec in ALL if spec.direction is not Direction.INTERNAL]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     return {
         "asyncapi": "3.0.0",
@@ -41,15 +42,15 @@ def document() -> dict[str, Any]:
             "license": {"name": project["license"]},
         },
         "defaultContentType": "application/json",
-        "channels": {spec.name: channel(spec) for spec in told},
+        "channels": {spec.name: channel(spec) for spec in PUBLIC},
         "operations": {
             f"{OPERATIONS[spec.direction]}-{spec.name}": {
                 "action": OPERATIONS[spec.direction],
                 "channel": {"$ref": f"#/channels/{spec.name}"},
             }
-            for spec in told
+            for spec in PUBLIC
         },
-        "components": {"schemas": schemas(spec.value for spec in told if spec.value is not bytes)},
+        "components": {"schemas": schemas(spec.value for spec in PUBLIC if spec.value is not bytes)},
     }
 
 

@@ -108,7 +108,7 @@ class InMemory(Trial):
 
     async def __aenter__(self) -> Self:
         settings = self.settings
-        device, store = Device.of(settings.device), ModelStore(settings.model_store)
+        device, store = Device.of(settings.device, memory=settings.gpu_memory), ModelStore(settings.model_store)
         async with AsyncExitStack() as stack:
             self._folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="homunculus-trial-")))
             thread = InferenceThread()

@@ -212,7 +212,7 @@ def transport(fresh: Fresh) -> None:
 
 
 def commands_of_ours(fresh: Fresh) -> dict[str, Any]:
-    ours = {"Agents", "Doctor", "Models", "Replay", "Reset", "Send", "Tables", "Topics", "Worker", "state"}
+    ours = {"Agents", "Doctor", "Drift", "Models", "Replay", "Reset", "Send", "Tables", "Topics", "Worker", "state"}
     assert set(commands.__all__) == ours
     return dict(cli.commands)
 
