@@ -40,6 +40,7 @@ SIZE: Final = 384
 QUESTIONS: Final = 200
 STEP: Final = 500
 START_S: Final = 120.0
+LOOK_S: Final = 0.05
 WORDS: Final = 30_000
 """Of the synthetic language; the n-th is used 1/n times as often as the first, as in real ones."""
 COMMON: Final = 60
@@ -94,6 +95,7 @@ def _one(lab: Lab, worker: Worker, topic: str, name: str) -> float:
     path = f"/knowledge/search?{urlencode({'q': f'what is the {mark}', 'count': 1})}"
 
     def found() -> bool:
+        time.sleep(LOOK_S)  # each look embeds a question
         answer = _get(worker, path)
         return bool(answer.get("found")) and answer["found"][0]["document"] == name
 
