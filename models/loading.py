@@ -157,7 +157,7 @@ class Loader:
     async def begun_again(self, version: LiveVersion) -> LiveVersion:
         """Loads what has been unloaded, whatever is left of the device. Raises as begun()."""
         runtime = version.engine
-        assert isinstance(runtime, Runtime)
+        assert isinstance(runtime, Runtime | Embedder)
         course = Course(version.course.who)
         course.to(Stage.VERIFYING)
         share = self.device.memory.take(runtime.folder.identity, self.need(runtime.folder, version.precision))

@@ -115,8 +115,7 @@ class Retrievals(Table[str, Recalled]):
         portion = rows.items(self._cursor.get(id(shard), b""), PORTION)
         self._cursor[id(shard)] = portion[-1][0] + b"\0" if len(portion) == PORTION else b""
         gone = [key for key, raw in portion if key not in at_work and self._old(key, raw, watermark)]
-        rows.forget(gone)
-        return bool(gone)
+        return rows.forget(gone)
 
     def _old(self, key: bytes, raw: bytes, watermark: int) -> bool:
         if key.startswith(RESERVED):

@@ -9,14 +9,16 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from core.errors import GoldenMismatchError, ManifestError, UsageError
-from models import ort
+from core.errors import GoldenMismatchError, ManifestError, ModelError, UsageError
+from models.budget import Share
 from models.device import Device
 from models.embedder.tokens import Tokens
 from models.embedding import TOKENIZER, Embedding
 from models.engine import Array, Arrays
 from models.folder import ModelFolder
 from models.inference import InferenceThread
+from models.precision import FP32
+from models.session import opened
 
 TEXT: Final = "text"
 VECTOR: Final = "vector"
@@ -43,30 +45,46 @@ class Embedder:
         thread: InferenceThread,
         aside: InferenceThread | None = None,
         warming: Callable[[], None] = lambda: None,
+        precision: str = FP32,
+        share: Share | None = None,
     ) -> None:
         """Loads and verifies, which takes its time: call it off the event loop, as `load` does.
 
-        aside: the thread of texts that must be in nobody's way. warming: told before the first run. Raises
-        ManifestError when graph or tokenizer can't be loaded or contradict the manifest, ProviderMissingError,
-        GoldenMismatchError.
+        aside: the thread of texts that must be in nobody's way. warming: told before the first run. precision: there is
+        fp32 alone, since others make a text's vector depend on its neighbours. share: what it may hold of the device's
+        memory, which is free again once it is closed, or the constructor has failed. Raises ManifestError when graph or
+        tokenizer can't be loaded or contradict the manifest, ProviderMissingError, GoldenMismatchError.
         """
+        self.folder = folder
         self.manifest = folder.manifest
-        self.identity = folder.sha256
+        self.identity = folder.key(precision)
+        self.share = share
+        self._session: Any = None
+        try:
+            self._open(folder, device, thread, aside, warming)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(
+        self,
+        folder: ModelFolder,
+        device: Device,
+        thread: InferenceThread,
+        aside: InferenceThread | None,
+        warming: Callable[[], None],
+    ) -> None:
         self.spec = _spec(folder)
         self.tokens = Tokens(folder.path / TOKENIZER, self.spec.tokens)
         self._thread = thread
         self._aside = aside or thread
-        options = ort.runtime.SessionOptions()
-        options.intra_op_num_threads = 1
-        options.inter_op_num_threads = 1
-        options.log_severity_level = ort.QUIET
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         try:
-            session = ort.runtime.InferenceSession(str(folder.onnx), options, providers=device.providers)
+            session = opened(folder.onnx, device, self.share.most if self.share else None)
+        except ModelError:
+            raise
         except Exception as error:
             raise ManifestError(f"{folder.identity}: {folder.onnx.name} can't be loaded: {error}") from error
-        device.verify(session.get_providers())
-        self._session: ort.runtime.InferenceSession | None = session
+        self._session = session
         self._types = _inputs(folder, session)
         warming()
         self._warm_up()
@@ -80,9 +98,11 @@ class Embedder:
         thread: InferenceThread,
         aside: InferenceThread | None = None,
         warming: Callable[[], None] = lambda: None,
+        precision: str = FP32,
+        share: Share | None = None,
     ) -> Self:
         """Loads and verifies in a thread of its own. Raises what the constructor does."""
-        return await asyncio.to_thread(cls, folder, device, thread, aside, warming)
+        return await asyncio.to_thread(cls, folder, device, thread, aside, warming, precision, share)
 
     # -- what callers ask ---------------------------------------------------------------------------------------------
 
@@ -123,7 +143,7 @@ class Embedder:
             result[rows] = self._run(session, [encoded[row] for row in rows])
         return result
 
-    def _run(self, session: ort.runtime.InferenceSession, encoded: Sequence[Sequence[int]]) -> Vectors:
+    def _run(self, session: Any, encoded: Sequence[Sequence[int]]) -> Vectors:
         width = max(1, *map(len, encoded)) if len(encoded) > 1 else max(1, len(encoded[0]))
         ids = np.zeros((len(encoded), width), np.int64)
         mask = np.zeros_like(ids)
@@ -138,6 +158,8 @@ class Embedder:
     def close(self) -> None:
         """Frees the session; ONNX Runtime keeps its memory until then."""
         self._session = None
+        if self.share is not None:
+            self.share.free()
 
     # -- proving ------------------------------------------------------------------------------------------------------
 
@@ -198,7 +220,7 @@ def _spec(folder: ModelFolder) -> Embedding:
     return folder.manifest.embedding
 
 
-def _inputs(folder: ModelFolder, session: ort.runtime.InferenceSession) -> dict[str, Any]:
+def _inputs(folder: ModelFolder, session: Any) -> dict[str, Any]:
     """Input -> numpy's type. Raises ManifestError for a graph that wants something else than tokens."""
     known = {"tensor(int64)": np.int64, "tensor(int32)": np.int32}
     spec = _spec(folder)
