@@ -69,5 +69,5 @@ def load(
         warming()
         return Decoder(folder, device, talking.sizes if talking else TRIED, talking.blocks if talking else None)
     if folder.manifest.kind is Kind.EMBEDDER:
-        return Embedder(folder, device, thread, aside, warming)
+        return Embedder(folder, device, thread, aside, warming, precision, share)
     return Runtime(folder, device, thread, aside, warming, precision, share)
