@@ -1,5 +1,4 @@
-"""Real purchases through a worker on this machine, scored as they happen: a change of the model on the way, a drift,
-and what is done about it by itself.
+"""Real purchases through a worker on this machine: a new version on the way, its drift, and what is done about that.
 
     scripts/demo [purchases] [--keep] [--events N] [--broker URL]
 

@@ -116,9 +116,10 @@ class Loop:
         while story.ended is None and len(ledger.of(retrained)) < wanted and await self._step(SMALL_STEP):
             pass
         self._say(f"version {retrained} has answered {len(ledger.of(retrained)):,} purchases; its limits decide")
-        if not await story.until(lambda: story.promoted is not None, END_S):
+        await story.until(lambda: story.promoted is not None or story.rolled_back, END_S)
+        if story.promoted is None:
             ended = story.ended.alert.title if story.ended and story.ended.alert else "; ".join(story.refused)
-            self._say(f"it wasn't promoted within {END_S:g} s: {ended}")
+            self._say(f"it wasn't promoted: {ended or f'nothing was decided within {END_S:g} s'}")
             return
         told = await self._live(lambda told: told.get("version") == retrained, "promote the candidate")
         self.live_at["promoted"] = told["since"]

@@ -102,6 +102,12 @@ class Story:
         return deployment.canary.version if deployment and deployment.canary else None
 
     @property
+    def rolled_back(self) -> bool:
+        """Whether its limits sent it back."""
+        alert = self.ended.alert if self.ended else None
+        return alert is not None and alert.kind == "canary_rolled_back"
+
+    @property
     def reason(self) -> str:
         """What its trainer says of it."""
         deployment = self.candidate.deployment if self.candidate else None

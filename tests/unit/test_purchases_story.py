@@ -193,8 +193,10 @@ def test_a_canary_that_is_rolled_back_is_no_promotion() -> None:
     told = Story("2")
     told.deployed(deployment(4, "1", "trainer", canary="3"), 1)
     told.deployed(deployment(5, "1", "limits"), 2)
+    told.alerted(alert("canary_rolled_back", NAME, share=0.5, figures={}), 3)
     assert told.retrained == "3"
     assert told.promoted is None
+    assert told.rolled_back
 
 
 async def test_a_wait_ends_with_what_happens_or_with_a_refusal() -> None:
