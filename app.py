@@ -9,7 +9,7 @@ gc.disable()  # what is imported stays: to look for garbage in it, again and aga
 # Faust has the working folder on sys.path only while it imports this file.
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from agents import chat, deployments, scoring
+from agents import chat, deployments, drift, feedback, scoring, webhook
 from cli import commands
 from core.errors import HomunculusError
 from core.settings import Settings
@@ -17,11 +17,11 @@ from engine.app import create_app
 from web.server import serve
 
 try:
-    app = create_app(Settings.read(), [deployments.follow])
+    app = create_app(Settings.read(), [deployments.follow, webhook.follow])
     serve(app)
 except HomunculusError as error:
     sys.exit(f"homunculus: {error}")
 gc.freeze()
 gc.enable()
 
-__all__ = ["app", "chat", "commands", "deployments", "scoring"]
+__all__ = ["app", "chat", "commands", "deployments", "drift", "feedback", "scoring", "webhook"]

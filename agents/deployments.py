@@ -11,11 +11,13 @@ from typing import Any, Final, Literal
 from aiokafka.errors import KafkaError
 from pydantic import TypeAdapter
 
+from agents.backfills import Backfills, filled
 from agents.commands import DETECTORS, pass_on
 from agents.erasures import erase
+from agents.late_features import begins_late, late_features
 from agents.responses import done
 from agents.trials import Trials, alert_of_end
-from core.errors import DecodeError, ModelError, RequestRefusedError
+from core.errors import DecodeError, ModelError, RequestRefusedError, StoreAwayError
 from core.events import Action, Alert, Deployment, ModelName, ModelStatus
 from core.topics import ALERTS, CONTROL, DEPLOYMENTS, MODEL_STATUS
 from engine.agent import Stream, agent
@@ -24,8 +26,11 @@ from engine.batch import Slice, current_slice
 from engine.engine import Engine
 from engine.feed import Feed
 from engine.publisher import Publisher
+from models.features import SessionFeature
 from models.manifest import Manifest
+from models.precision import Precision
 from models.store import ModelStore
+from models.version import Load
 from tables.deployments import deployments, judge
 from tables.sessions import sessions
 
@@ -37,6 +42,8 @@ RETRY_S: Final = 1.0
 """Until what could not be loaded is tried again. Twice as long each time:"""
 MOST_RETRY_S: Final = 600.0
 """a version that will never load costs this worker a load every ten minutes."""
+MOST_AWAY_S: Final = 30.0
+"""Between two looks at a store that a start waits for."""
 _MODEL_NAME: Final = TypeAdapter(ModelName)
 
 
@@ -64,6 +71,10 @@ async def _decide(s: Slice[Action], action: Action, store: ModelStore) -> None:
     except ValueError:  # pydantic's and UnicodeDecodeError
         raise DecodeError("a control request is keyed by its model's name; this one's key is none") from None
     models = s.task.engine.models
+
+    def offered(version: str) -> dict[str, Precision]:
+        return store.manifest(model, version).offered
+
     try:
         now = deployments.get(model)
         if action.action in DETECTORS:
@@ -71,13 +82,17 @@ async def _decide(s: Slice[Action], action: Action, store: ModelStore) -> None:
             return
         again = action.action == "republish"  # which needs no store
         versions = [] if again else await asyncio.to_thread(store.versions, model)
-        accepted = judge(model, action, now, versions, record.timestamp)
-        known = {*now.versions, now.previous, now.fallback} if now is not None else set()
-        for version in (*accepted.versions, *filter(None, [accepted.fallback])):
-            if version not in known:
-                # Before it is accepted: what can't go live must not displace what workers start with. What has been
-                # live before isn't tried again: a way back has to be quick.
-                await models.verify(model, version)
+        accepted = await asyncio.to_thread(judge, model, action, now, versions, record.timestamp, offered)
+        known = _known(now)
+        # Before it is accepted: what can't go live must not displace what workers start with. What has been live before
+        # isn't tried again: a way back has to be quick.
+        wanted = (*accepted.loads, *_fallback(accepted))
+        tried = [await models.verify(model, *load) for load in wanted if load not in known]
+        if not known.issuperset(accepted.loads):
+            models.check_room(accepted)
+        if action.action == "backfill":
+            theirs = [load for load in accepted.loads if action.version in (None, load[0])]
+            accepted = filled(accepted, [await models.verify(model, *load) for load in theirs])
     except (RequestRefusedError, ModelError, ValueError) as error:
         log.warning("Control request %s for %s is refused: %s", source, model, error)
         models.refuse(model, str(error))
@@ -86,11 +101,28 @@ async def _decide(s: Slice[Action], action: Action, store: ModelStore) -> None:
     models.refused.pop(model, None)
     deployments[model] = accepted
     s.send(DEPLOYMENTS, model, accepted)
+    for manifest in tried:
+        if late := models.late(manifest):
+            s.send(ALERTS, manifest.identity, begins_late(str(source), manifest.identity, late, record.timestamp))
     if action.action == "respond" and now is not None:
         done(s, model, action, now, accepted)
     if action.figures is not None and now is not None and now.canary is not None and accepted.canary is None:
         models.ended[model, action.action] += 1
         s.send(ALERTS, model, alert_of_end(str(source), action, now, accepted))
+
+
+def _known(now: Deployment | None) -> set[Load]:
+    """What a deployment has loaded, and what it had before."""
+    if now is None:
+        return set()
+    before = () if now.previous is None else ((now.previous, now.precision_of(now.previous)),)
+    return {*now.loads, *before, *_fallback(now)}
+
+
+def _fallback(deployment: Deployment) -> tuple[Load, ...]:
+    """What it would load after a drift: it has to be quick then."""
+    version = deployment.fallback
+    return () if version is None else ((version, deployment.precision_of(version)),)
 
 
 def _is_model(key: str) -> bool:
@@ -132,18 +164,22 @@ class Follower:
         self._displaced: set[str] = set()
         """Models whose newest record on `deployments` is not their deployment."""
         self._trials = Trials(engine, publisher)
+        self._backfills = Backfills(engine)
         engine.models.check(self._want)
+        engine.models.tell_late(lambda manifest: late_features(engine, manifest))
+        engine.models.tell_backfill(self._backfills.progress)
         engine.models.watch(lambda model: self._spawn(self._report()))
 
     async def run(self) -> None:
         """Converges to the newest state before any partition opens, then follows every change."""
         engine = self._engine
         settings = engine.settings
-        needed = await asyncio.to_thread(engine.models.needed)
+        needed = await self._needed()
         sessions.configure(needed, settings.session_ttl, max(1, settings.hot_sessions // settings.partitions))
         reading = asyncio.create_task(self._feed.run())
         telling = asyncio.create_task(self._tell_figures())
         trying = asyncio.create_task(self._trials.run())
+        filling = asyncio.create_task(self._backfills.run())
         try:
             await self._feed.caught_up.wait()
             for deployment in self._first.values():
@@ -155,17 +191,38 @@ class Follower:
             engine.ready.set()
             for model in sorted(self._displaced):
                 await self._ask_again(model)
-            for ended in asyncio.as_completed((reading, telling, trying)):
+            for ended in asyncio.as_completed((reading, telling, trying, filling)):
                 await ended
         finally:
-            for task in (reading, telling, trying, *self._spawned):
+            for task in (reading, telling, trying, filling, *self._spawned):
                 task.cancel()
 
+    async def _needed(self) -> frozenset[SessionFeature]:
+        """What sessions have to keep, once the store can be read: a session that begins without a feature would lack
+        what it missed for good, so until then nothing is worked on."""
+        models, pause = self._engine.models, RETRY_S
+        while True:
+            try:
+                needed = await asyncio.to_thread(models.needed)
+            except StoreAwayError as error:
+                models.away = str(error)
+                log.error("The worker waits for its model store, of which nothing is cached: %s", error)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, MOST_AWAY_S)
+            else:
+                models.away = None
+                return needed
+
     async def _tell_figures(self) -> None:
-        """For ever: while something is on trial, others have to see how it does."""
+        """For ever: while something is on trial, others have to see how it does; and what a feature has to begin with
+        comes when it comes."""
+        models, told = self._engine.models, dict[str, Any]()
         while True:
             await asyncio.sleep(FIGURES_S)
-            if self._engine.models.on_trial:
+            now: dict[str, Any] = {one.identity: models.late(one.manifest) for one in models.versions()}
+            now["backfill"] = self._backfills.all()
+            if models.on_trial or now != told:
+                told = now
                 await self._report()
 
     def _want(self, manifest: Manifest) -> None:
@@ -260,7 +317,14 @@ class Follower:
 
     async def _report(self) -> None:
         worker = self._engine.name
-        status = ModelStatus(worker=worker, models=self._engine.models.status(), ts=int(time.time() * 1e3))
+        models = self._engine.models
+        status = ModelStatus(
+            worker=worker,
+            models=models.status(),
+            ts=int(time.time() * 1e3),
+            device=models.device.runs_on,
+            fallback=models.device.fallback,
+        )
         try:
             await self._publisher.publish(MODEL_STATUS, worker, status)
         except KafkaError as error:

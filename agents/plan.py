@@ -23,6 +23,7 @@ from models.routing import Routing
 from models.rows import Rows, numbers, texts
 from models.scores import Scores
 from models.version import LiveVersion
+from models.watched import Watched
 from tables.sessions import sessions
 
 FUTURE_MS = 86_400_000
@@ -39,6 +40,7 @@ class Columns:
     def __init__(self) -> None:
         self._fields: dict[tuple[tuple[str, ...], tuple[str, ...]], tuple[str, ...]] = {}
         self._rows: dict[tuple[str, tuple[str, ...], tuple[str, ...]], Rows] = {}
+        self._watched: dict[tuple[str, tuple[str, ...], tuple[str, ...]], Watched] = {}
 
     def fields(self, versions: Iterable[LiveVersion]) -> tuple[str, ...]:
         """The raw fields that sessions and these versions want as numbers: those of sessions first, each once."""
@@ -57,6 +59,14 @@ class Columns:
             _make_room(self._rows)
             self._rows[key] = Rows(version.manifest, fields, features)
         return self._rows[key]
+
+    def watched(self, version: LiveVersion, fields: tuple[str, ...], features: tuple[str, ...]) -> Watched:
+        """How what detectors watch of a version is taken from them."""
+        key = (version.identity, fields, features)
+        if key not in self._watched:
+            _make_room(self._watched)
+            self._watched[key] = Watched(version.manifest, fields, features)
+        return self._watched[key]
 
 
 def _make_room(kept: dict[Any, Any]) -> None:
@@ -215,6 +225,16 @@ class Plan:
         if places is None:
             return rows.build(events, self._found, self._features)
         return rows.build([events[i] for i in places], self._found[places], self._features[places])
+
+    def watched(self, version: LiveVersion, places: list[int] | None) -> NDArray[np.float32] | None:
+        """(n, d): the features that a version's reference describes, of the same events; None where it has none."""
+        if not version.manifest.features:
+            return None
+        events = [event.features for event in self.events]
+        taken = self._columns.watched(version, self._fields, sessions.features)
+        if places is None:
+            return taken.of(events, self._found, self._features)
+        return taken.of([events[i] for i in places], self._found[places], self._features[places])
 
     def fits(self, version: LiveVersion, places: Sequence[int]) -> list[int]:
         """The events among these that a version can be asked of."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import cast
 
 from core.events import Action, Alert, Deployment, Retrain
 from core.topics import ALERTS, CONTROL, OBSERVATIONS, RETRAIN
@@ -19,12 +20,11 @@ AUTHOR = "drift"
 _encode = codec_of(Action).encode
 
 
-def asked(change: Change, version: str, deployment: Deployment | None, alert: str, began: int | None) -> Action | None:
+def asked(change: Change, version: str, deployment: Deployment | None, alert: str) -> Action | None:
     """The request that answers a drift, based on the deployment as it is known here: whatever a person has asked for
     meanwhile comes first. None where nothing is declared, or the version computes for comparison alone.
 
-    version: the one that drifts; alert: the id of the alert that tells of it; began: event time, ms since epoch, since
-    which the stream has been another one.
+    version: the one that drifts; alert: the id of the alert that tells of it.
     """
     if change.kind != "drift" or change.state != "opened" or change.reminder or deployment is None:
         return None
@@ -39,11 +39,19 @@ def asked(change: Change, version: str, deployment: Deployment | None, alert: st
         response=None if canary else deployment.response,
         based_on=deployment.revision,
         alert=alert,
-        began=began,
+        began=_began(change),
         until=change.ts,
         reason=change.title[:2000],
         author=AUTHOR,
     )
+
+
+def _began(change: Change) -> int | None:
+    """Event time, ms since epoch, since which the stream has been another one, as far as the detectors can tell."""
+    for found in (change.evidence.get("adwin"), change.evidence.get("window")):
+        if isinstance(found, dict):
+            return cast(int | None, found.get("ts", found.get("from_ts")))
+    return None
 
 
 def ask(s: Slice[bytes], model: str, action: Action, at: int) -> None:

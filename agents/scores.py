@@ -28,7 +28,8 @@ class Told:
         """Stages what a batch was answered. Shadows aren't among it: they leave by another way, some not at all."""
         for group, scores in plan.scored:
             manifest = group.version.manifest
-            if manifest.kind is Kind.REGRESSOR and scores.confidence is None:
+            features = plan.watched(group.version, group.places)
+            if manifest.kind is Kind.REGRESSOR and scores.confidence is None and features is None:
                 continue
             key = manifest.identity.encode()
             partition = partition_of(key, self._partitions)
@@ -37,7 +38,7 @@ class Told:
             for s, at in plan.slices:
                 rows, places = _of_slice(group, at, at + len(s.events), usable)
                 if len(rows):
-                    value = self._encode(_scored(s, scores, plan.ts[places], rows, places - at))
+                    value = self._encode(_scored(s, scores, features, plan.ts[places], rows, places - at))
                     last = int(places[-1]) - at
                     headers = output_headers(s.topic, s.partition, s.records[last : last + 1], s.parents)
                     s.emit(SCORES, [key], [value], headers, partition)
@@ -59,7 +60,12 @@ def _of_slice(
 
 
 def _scored(
-    s: Slice[Observation], scores: Scores, ts: NDArray[np.float64], rows: NDArray[np.intp], at: NDArray[np.intp]
+    s: Slice[Observation],
+    scores: Scores,
+    features: NDArray[np.float32] | None,
+    ts: NDArray[np.float64],
+    rows: NDArray[np.intp],
+    at: NDArray[np.intp],
 ) -> Scored:
     records = s.records
     offsets = np.fromiter((records[i].offset for i in at.tolist()), "<i8", len(at))
@@ -71,4 +77,5 @@ def _scored(
         best.astype("<u2").tobytes(),
         scores.matrix[rows, best].astype("<f4", copy=False).tobytes(),
         b"" if scores.confidence is None else scores.confidence[rows].astype("<f4", copy=False).tobytes(),
+        b"" if features is None else features[rows].astype("<f4", copy=False).tobytes(),
     )

@@ -8,9 +8,10 @@ from itertools import compress, repeat
 import msgspec
 
 from agents.plan import Columns, Plan, drop_places
+from agents.remembering import Remembering
 from agents.scores import Told
 from agents.shadows import Shadows
-from core.errors import NoModelError, RecordError, UnknownModelError
+from core.errors import HeldError, NoModelError, RecordError, UnknownModelError
 from core.events import Observation, Prediction
 from core.topics import OBSERVATIONS, PREDICTIONS
 from engine.agent import Stream, agent
@@ -45,6 +46,7 @@ class Scorer:
         self._columns = Columns()
         self._shadows = Shadows(engine)
         self._told = Told(engine.settings.partitions)
+        self._remembering = Remembering(engine)
         self._encode = msgspec.json.Encoder().encode
 
     async def score(self, batch: Batch[Observation]) -> None:
@@ -60,6 +62,7 @@ class Scorer:
             if any(routing.compares for routing in routings.values()):
                 self._shadows.offer(plan)
             self._told.tell(plan)
+            self._remembering.remember(plan)
             for s, at in plan.slices:
                 self._stage(plan, s, at)
             batch.lap("encode")
@@ -75,7 +78,7 @@ class Scorer:
                     drop_model(batch, name, error)
                     break
                 except NoModelError as error:
-                    if self._dead_letter:
+                    if self._dead_letter and not isinstance(error, HeldError):
                         drop_model(batch, name, error)
                         break
                     await self._until_live(name)

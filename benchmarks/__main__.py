@@ -8,12 +8,25 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks import decoder, failover, latency, memory, rebalance, replay, scale, scoring, swaps, views
+from benchmarks import (
+    decoder,
+    drift,
+    failover,
+    inputs,
+    latency,
+    memory,
+    rebalance,
+    replay,
+    scale,
+    scoring,
+    swaps,
+    views,
+)
 from benchmarks.lab import Lab
 from benchmarks.registry import BENCHMARKS
 from benchmarks.worker import WorkerFailedError
 
-REGISTERED = (scoring, latency, replay, memory, rebalance, failover, scale, views, swaps, decoder)
+REGISTERED = (scoring, latency, replay, memory, rebalance, failover, scale, views, swaps, drift, inputs, decoder)
 """Importing a module has registered its benchmark."""
 
 

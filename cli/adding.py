@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from cli.report import Report, columns
+from core.errors import ModelError
 from models.adding import Wishes, prepare
-from models.manifest import Kind, Manifest
+from models.folder import ModelFolder
+from models.manifest import MANIFEST, Kind, Manifest
 from models.store import ModelStore
 
 
-def add(store: ModelStore, source: Path, wishes: Wishes, *, dry_run: bool = False) -> Report:
+def add(
+    store: ModelStore,
+    source: Path,
+    wishes: Wishes,
+    *,
+    precisions: Sequence[str] = (),
+    rows: Path | None = None,
+    dry_run: bool = False,
+) -> Report:
     """Makes a version of a file or a folder, loads it as a worker does, and publishes it. Blocking: for a thread.
 
-    Raises ModelError that says what is wrong, or what has to be said beside the file.
+    precisions: those to be made beside it; rows: a file of rows to measure them on. Raises ModelError that says what is
+    wrong, or what has to be said beside the file.
     """
     with tempfile.TemporaryDirectory(prefix="homunculus-add-") as folder:
         made = prepare(source, Path(folder), wishes, store.versions)
+        if precisions:
+            made = _with_precisions(made, Path(folder), precisions, rows)
         if not dry_run:
             store.publish(made.path)
     manifest = made.manifest
@@ -27,13 +42,63 @@ def add(store: ModelStore, source: Path, wishes: Wishes, *, dry_run: bool = Fals
         "version": manifest.version,
         "store": store.url,
         "published": not dry_run,
-        "manifest": manifest.model_dump(mode="json", exclude_none=True, exclude={"reference_confidence"}),
+        "manifest": manifest.model_dump(mode="json", exclude_none=True, exclude={"reference_confidence", "features"}),
     }
     after = f"Deploy it: faust -A app models promote {manifest.name} {manifest.version}"
     if dry_run:
         after = "Nothing was published (--dry-run)."
     where = f"{manifest.identity} {'would be' if dry_run else 'is'} in {store.url}. It was loaded, and computes."
     return Report(document, [where, "", *_told(manifest), "", after])
+
+
+def precise(store: ModelStore, path: Path, precisions: Sequence[str], rows: Path | None) -> Report:
+    """Makes precisions, by default all that can be made, in a folder that isn't in the store yet. Blocking: for a
+    thread. Raises ModelError."""
+    if store.holds(path):
+        raise ModelError(
+            f"{path} is in the model store, where a version never changes: copy it, give the copy another version in "
+            f"its {MANIFEST}, and `models add` that with --precision"
+        )
+    manifest = Manifest.read(path / MANIFEST, f"{path.name}: {MANIFEST}")
+    folder = ModelFolder.open(path, manifest.name, manifest.version)
+    made = _made(folder, precisions, rows).manifest
+    document = {
+        "model": made.name,
+        "version": made.version,
+        "precisions": {name: one.model_dump(exclude_none=True) for name, one in made.offered.items()},
+    }
+    after = f"Publish it: faust -A app models add {path}"
+    return Report(document, [f"{made.identity} in {path}:", "", *_precisions(made), "", after])
+
+
+def _with_precisions(made: ModelFolder, temporary: Path, precisions: Sequence[str], rows: Path | None) -> ModelFolder:
+    if not made.path.is_relative_to(temporary):  # a finished folder, which stays as it is
+        copy = temporary / "copy" / made.manifest.version
+        shutil.copytree(made.path, copy)
+        made = ModelFolder.open(copy, made.manifest.name, made.manifest.version)
+    return _made(made, precisions, rows)
+
+
+def _made(folder: ModelFolder, precisions: Sequence[str], rows: Path | None) -> ModelFolder:
+    from models.convert.coarser import COARSER
+    from models.convert.precisions import add_precisions, read_rows
+
+    return add_precisions(folder, precisions or tuple(COARSER), [] if rows is None else read_rows(rows))
+
+
+def _precisions(manifest: Manifest) -> list[str]:
+    rows = [
+        (
+            name,
+            one.file,
+            f"{one.max_error:.3g}" if one.rows else "-",
+            one.rows or "-",
+            "-" if one.latency is None else f"{1e3 * one.latency:.3g} ms",
+            "-" if one.bytes is None else f"{one.bytes / 1e6:,.2f} MB",
+        )
+        for name, one in manifest.offered.items()
+    ]
+    return columns(("precision", "file", "largest error", "over rows", "64 rows take", "weights"), rows)
 
 
 def index(store: ModelStore) -> Report:
@@ -59,4 +124,7 @@ def _told(manifest: Manifest) -> list[str]:
         ("golden examples", str(len(manifest.golden))),
         ("made by", manifest.made_by or "-"),
     ]
-    return [*columns(("field", "type", "input", ""), rows), "", *columns(("what", "is"), facts)]
+    if manifest.features:
+        facts.insert(-1, ("features watched", ", ".join(manifest.features)))
+    coarser = ["", *_precisions(manifest)] if manifest.precisions else []
+    return [*columns(("field", "type", "input", ""), rows), "", *columns(("what", "is"), facts), *coarser]

@@ -118,14 +118,16 @@ def agree(found: broker_clock.Difference) -> str:
 
 
 async def store(app: App) -> str:
-    """Whether every version in the store could go live here: hashes, signature, golden examples."""
+    """Whether every version in the store could go live here, in each of its precisions: hashes, signature, golden
+    examples."""
     models, device, thread = app.engine.models.store, Device.of(app.settings.device), InferenceThread()
     good, bad = [], []
     for name in await asyncio.to_thread(models.models):
         for version in await asyncio.to_thread(models.versions, name):
             try:
                 folder = await asyncio.to_thread(models.fetch, name, version)
-                (await Runtime.load(folder, device, thread)).close()
+                for precision in folder.manifest.offered:
+                    (await Runtime.load(folder, device, thread, precision=precision)).close()
                 good.append(f"{name}@{version}")
             except ModelError as error:
                 bad.append(str(error))
@@ -136,9 +138,14 @@ async def store(app: App) -> str:
 
 async def device(app: App) -> str:
     """What models will run on."""
-    found = Device.of(app.settings.device)
+    settings = app.settings
+    found = Device.of(settings.device, memory=settings.gpu_memory)
     names = [provider if isinstance(provider, str) else provider[0] for provider in found.providers]
-    return f"{app.settings.device}: {', '.join(names)}"
+    limit = found.memory.limit
+    held = "" if limit is None else f"; versions may hold {limit / 1e6:,.0f} MB of it"
+    if settings.gpu_memory is not None and limit is None:
+        held = "; HOMUNCULUS_GPU_MEMORY is a GPU's, and means nothing here"
+    return f"{settings.device}: {', '.join(names)}{held}"
 
 
 async def data_folder(app: App) -> str:

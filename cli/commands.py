@@ -6,6 +6,7 @@ from cli.agents import Agents
 from cli.chat import Chat
 from cli.command import without
 from cli.doctor import Doctor
+from cli.drift import Drift
 from cli.models import Models
 from cli.replay import Replay
 from cli.reset import Reset
@@ -17,4 +18,17 @@ from cli.worker import Worker
 
 without("model", "clean-versions")
 
-__all__ = ["Agents", "Chat", "Doctor", "Models", "Replay", "Reset", "Send", "Tables", "Topics", "Worker", "state"]
+__all__ = [
+    "Agents",
+    "Chat",
+    "Doctor",
+    "Drift",
+    "Models",
+    "Replay",
+    "Reset",
+    "Send",
+    "Tables",
+    "Topics",
+    "Worker",
+    "state",
+]

@@ -14,13 +14,15 @@ from core.topics import DEPLOYMENTS, MODEL_STATUS
 from engine.connection import Connection
 from models.comparison import Comparison, Side
 from models.comparison import compare as compared
-from models.limits import Figures, Verdict, judged, standings, wanting
+from models.limits import WAITED, Figures, Verdict, judged, standings, wanting
 from models.status import read
 
 HEADS = (
     "version", "role", "share", "answers", "errors", "confidence", "low", "compared", "agree", "dropped", "p99",
     "since", "workers",
 )  # fmt: skip
+LABELLED = ("labelled", "right", "loss")
+"""Where labels have come."""
 NONE = "-"
 
 
@@ -69,7 +71,10 @@ def _table(deployment: Deployment, comparison: Comparison | None) -> list[str]:
         return [*lines, "No worker tells anything of it."]
     if not comparison.sides:
         return [*lines, "No version of it is live on any worker."]
-    lines += columns(HEADS, map(_row, comparison.sides))
+    if any(side.figures.labelled for side in comparison.sides):
+        lines += columns((*HEADS, *LABELLED), [(*_row(side), *_labelled(side)) for side in comparison.sides])
+    else:
+        lines += columns(HEADS, map(_row, comparison.sides))
     if comparison.revision < deployment.revision:
         lines.append(f"No worker follows the deployment yet: these are the figures of revision {comparison.revision}.")
     if all(side.role == "active" for side in comparison.sides):
@@ -99,6 +104,11 @@ def _row(side: Side) -> tuple[str, ...]:
     )
 
 
+def _labelled(side: Side) -> tuple[str, ...]:
+    loss = NONE if side.loss is None else f"{side.loss:.4g}"
+    return f"{side.figures.labelled:,}", _share(side.accuracy), loss
+
+
 def _share(value: float | None) -> str:
     return NONE if value is None else f"{100 * value:.2f} %"
 
@@ -115,7 +125,7 @@ def _trial(deployment: Deployment, limits: dict[str, Any] | None) -> list[str]:
         state = {
             None: "too early to tell",
             True: "holds",
-            False: "not yet" if one["limit"] == "min_events" else "broken",
+            False: "not yet" if one["limit"] in WAITED else "broken",
         }
         lines.append(f"  {one['limit']} {one['declared']:g}: it has {has}, {state[one['holds']]}")
     match limits["verdict"]:

@@ -59,6 +59,10 @@ async def request(connection: Connection, model: str, action: Action, wait_s: fl
         lines.append(
             f"Limits of the canary: {shown(answer.limits)}. `models compare {model}` tells where it stands with them."
         )
+    if action.action == "backfill" and answer.backfill is not None:
+        lines.append(
+            f"What began late of {', '.join(answer.backfill.features)} is filled; `models show {model}` tells how far."
+        )
     return Report(document | {"state": "accepted", "revision": answer.revision, "deployment": deployment}, lines)
 
 
@@ -66,11 +70,16 @@ def described(deployment: Deployment) -> str:
     """Who answers, in words."""
     if deployment.active is None:
         return "no version answers"
-    said = f"{deployment.active} answers"
+    said = f"{deployment.active}{_in(deployment, deployment.active)} answers"
     if deployment.canary is not None:
-        said += f", {deployment.canary.version} for {100 * deployment.canary.share:.4g} % of the sessions"
-    said += "".join(f", {version} in its shadow" for version in deployment.shadow)
+        canary = deployment.canary.version
+        said += f", {canary}{_in(deployment, canary)} for {100 * deployment.canary.share:.4g} % of the sessions"
+    said += "".join(f", {version}{_in(deployment, version)} in its shadow" for version in deployment.shadow)
     return said + (", frozen" if deployment.frozen else "")
+
+
+def _in(deployment: Deployment, version: str) -> str:
+    return f" in {deployment.precision[version]}" if version in deployment.precision else ""
 
 
 def _judged(answer: Alert | Deployment) -> Alert | Deployment | None:

@@ -6,19 +6,20 @@ from __future__ import annotations
 import fcntl
 import shutil
 import sys
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from faust.cli.base import option
 
 from cli.command import OperatorCommand, offering
+from cli.past import past
 from cli.reach import reach
 from cli.reading import partitions_of
 from cli.report import Report, columns
 from cli.state import may_replace
-from core.errors import DataFolderError, UsageError
+from core.errors import DataFolderError
 from core.topics import CONTROL
 from engine import snapshot
 from engine.backup import scratch
@@ -26,8 +27,6 @@ from engine.connection import Connection
 from engine.restore import Plan, refuse_while_used, replace_state
 from engine.snapshot import changelogs
 from tables.deployments import deployments
-
-EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Reset(OperatorCommand):
@@ -47,7 +46,7 @@ class Reset(OperatorCommand):
 
     async def answer(self, yes: bool = False, since: str | None = None, **options: Any) -> Report:
         """Raises DataFolderError, BackupError while a worker is there."""
-        return self._checkpoints(yes) if since is None else await self._reprocess(moment(since), yes)
+        return self._checkpoints(yes) if since is None else await self._reprocess(past(since, "--from"), yes)
 
     def _checkpoints(self, yes: bool) -> Report:
         """Deletes what is certainly ours."""
@@ -118,21 +117,6 @@ class Reset(OperatorCommand):
     def _tell(self, line: str) -> None:
         if not self.json:
             print(line, file=sys.stderr, flush=True)
-
-
-def moment(text: str) -> datetime:
-    """A time with its zone. Raises UsageError."""
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        raise UsageError(f"--from is {text!r}; write a time like 2026-01-31T12:00Z") from None
-    if found.tzinfo is None:
-        raise UsageError(f"--from is {text!r}, in which time zone? Write {found.isoformat()}Z for UTC")
-    if found < EPOCH:
-        raise UsageError(f"--from is {text!r}; records' timestamps begin with {EPOCH:%Y}")
-    if found > datetime.now(UTC):
-        raise UsageError(f"--from is {text!r}, which is still to come")
-    return found
 
 
 async def offsets_at(

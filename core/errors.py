@@ -15,6 +15,8 @@ HomunculusError
 │   ├── UnknownModelError    the record asks for a model that no deployment knows
 │   ├── UnknownVersionError  scores are of a version that neither a worker nor the store has
 │   ├── NoModelError     no model is live yet, and the wait for one is over
+│   │   └── HeldError        its old version had to go before the new one fits: the record waits, whatever is set
+│   ├── FeedbackError    feedback says nothing that the version it is about could have answered
 │   ├── ScoreError       the model gave no usable score for it
 │   ├── OutputTooLargeError  what the record led to is larger than a record may be
 │   ├── TemplateError    the model's chat template can't write the conversation
@@ -29,6 +31,7 @@ HomunculusError
 │   ├── ProviderMissingError the device that was asked for isn't there
 │   ├── ConversionError      an estimator can't be made an ONNX model that computes the same
 │   ├── GoldenMismatchError  the model doesn't compute what its golden examples say
+│   ├── NoRoomError          the device's memory, as declared, has no room for it
 │   ├── UnsafeModelError     trying it crashed, didn't end, or took more memory than there is
 │   └── TransitionError      a deployment can't go from this stage to that one
 ├── OverloadedError  too much waits already: the caller is told, and may come again
@@ -140,6 +143,10 @@ class NoModelError(RecordError):
     """No model is live on the worker."""
 
 
+class HeldError(NoModelError):
+    """The model's events wait while one version makes room for the next."""
+
+
 class ScoreError(RecordError):
     """A model gave something that is not finite, or no probability."""
 
@@ -147,6 +154,10 @@ class ScoreError(RecordError):
         super().__init__(
             f"{model} gave no usable score for it (not finite, or no probability); its session keeps the event"
         )
+
+
+class FeedbackError(RecordError):
+    """Feedback that can't be what a version should have answered."""
 
 
 class OutputTooLargeError(RecordError):
@@ -199,6 +210,10 @@ class ConversionError(ModelError):
 
 class GoldenMismatchError(ModelError):
     """The model doesn't compute what its golden examples say."""
+
+
+class NoRoomError(ModelError):
+    """Versions would hold more of the device's memory than is declared."""
 
 
 class UnsafeModelError(ModelError):

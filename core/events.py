@@ -67,6 +67,24 @@ class Prediction(msgspec.Struct, gc=False, omit_defaults=True):
     """The event was older than its session's newest: features that depend on order left it out."""
 
 
+class Feedback(msgspec.Struct, gc=False):
+    """What became of an event that was answered: a label, a correction of one, or a signal such as a click."""
+
+    id: Annotated[str, Meta(min_length=1, max_length=200)]
+    session: Identifier
+    ts: Timestamp
+    """When it was known, which the horizon of the manifest counts to."""
+    event_id: Identifier
+    """Of the observation, in the same session."""
+    type: Annotated[str, Meta(min_length=1, max_length=50)]
+    """label, correction, or the name of a signal: click, dwell, ..."""
+    label: Annotated[str, Meta(max_length=200)] | None = None
+    score: float | None = None
+    """Of a regressor's label: the true value; of a signal: how strong it is."""
+    model: Annotated[str, Meta(max_length=100)] | None = None
+    """Whose answer it is about; without it, every model's that has answered the event."""
+
+
 class Alert(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What a person should hear of."""
 
@@ -84,6 +102,9 @@ class Alert(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 Version = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 ModelName = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+PRECISION_PATTERN = r"^[a-z][a-z0-9_-]{0,19}$"
+Precision = Annotated[str, Field(pattern=PRECISION_PATTERN)]
+"""Which file of a version computes: fp32, or another that its manifest names."""
 
 
 RESPONSES: Final = ("freeze", "fallback", "retrain")
@@ -128,9 +149,11 @@ class Action(BaseModel):
         "reset",
         "acknowledge",
         "resolve",
+        "backfill",
     ] = "deploy"
     """republish: what is deployed is written to `deployments` once more, as it is. respond: does what the deployment
-    declares for a drift. reset: a version's detectors begin anew. acknowledge, resolve: of a condition of a version."""
+    declares for a drift. reset: a version's detectors begin anew. acknowledge, resolve: of a condition of a version.
+    backfill: session features that began later than the sessions are filled from the log."""
     id: str | None = Field(default=None, max_length=200)
     active: Version | None = None
     """Short form of deploying that version."""
@@ -138,6 +161,12 @@ class Action(BaseModel):
     share: float | None = Field(default=None, ge=0, le=1)
     limits: dict[str, float] | None = None
     """Of a canary: what promotes it or rolls it back by itself (models/limits.py)."""
+    precision: Precision | None = None
+    """Of the version that is asked for: which of its files computes. Default: as it is deployed, else fp32."""
+    max_error: float | None = Field(default=None, ge=0)
+    """In place of a precision: the quickest whose scores differ by so much from fp32's at most."""
+    max_latency: float | None = Field(default=None, gt=0)
+    """In place of a precision: the most exact whose run of 64 rows took so many seconds at most, where it was made."""
     fallback: Version | None = None
     response: Response | None = None
     """What is done by itself when the active version drifts: `freeze, fallback, retrain`, or `none`."""
@@ -151,6 +180,8 @@ class Action(BaseModel):
     """Of respond: event time, ms since epoch, from which on the stream is another one."""
     until: int | None = Field(default=None, ge=0)
     """Of respond: event time of the answer that decided."""
+    since: int | None = Field(default=None, ge=0, le=253_402_300_799_999)
+    """Of backfill: ms since epoch; observations that were written before are left out."""
     based_on: int | None = Field(default=None, ge=0)
     reason: str | None = Field(default=None, max_length=2000)
     author: str | None = Field(default=None, max_length=200)
@@ -163,6 +194,13 @@ class Action(BaseModel):
     def _erases_a_session(self) -> Action:
         if (self.action == "erase") != (self.session is not None):
             raise ValueError("erase, and nothing else, names a session")
+        return self
+
+    @model_validator(mode="after")
+    def _one_way_to_a_precision(self) -> Action:
+        constrained = self.max_error is not None or self.max_latency is not None
+        if self.precision is not None and constrained:
+            raise ValueError("a precision is named, or chosen by max_error and max_latency: not both")
         return self
 
     @model_validator(mode="before")
@@ -182,6 +220,18 @@ class Canary(BaseModel):
     share: float = Field(gt=0, le=1)
 
 
+class Backfill(BaseModel):
+    """Session features that each partition's owner fills from the log."""
+
+    model_config = ConfigDict(frozen=True)
+
+    revision: int = Field(ge=1)
+    """Of the model, that asked for it."""
+    features: tuple[str, ...]
+    since: int | None = None
+    """ms since epoch: observations that were written before are left out. Absent: from the oldest that there is."""
+
+
 class Deployment(BaseModel):
     """The accepted state of one model, as `deployments` holds it."""
 
@@ -195,12 +245,16 @@ class Deployment(BaseModel):
     """Active before this one: where a rollback leads that names none."""
     canary: Canary | None = None
     shadow: tuple[Version, ...] = ()
+    precision: dict[Version, Precision] = {}
+    """Version -> which of its files computes, of those that are deployed or were before; fp32 where it isn't named."""
     fallback: Version | None = None
     frozen: bool = False
     limits: dict[str, float] = {}
     response: Response | None = None
     preset: Literal["default", "classic"] = "default"
     low_alerts: float = 0
+    backfill: Backfill | None = None
+    """The newest that was asked for."""
     since: int
     """ms since epoch: the time of the request that led here."""
     author: str | None = None
@@ -211,6 +265,15 @@ class Deployment(BaseModel):
         """Those that must be loaded, the active one first."""
         named = (self.active, self.canary.version if self.canary else None, *self.shadow)
         return tuple(version for version in named if version is not None)
+
+    @property
+    def loads(self) -> tuple[tuple[Version, Precision], ...]:
+        """The same, each with its precision."""
+        return tuple((version, self.precision_of(version)) for version in self.versions)
+
+    def precision_of(self, version: Version) -> Precision:
+        """Which of a version's files computes."""
+        return self.precision.get(version, "fp32")
 
 
 class Retrain(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -242,3 +305,7 @@ class ModelStatus(BaseModel):
     models: dict[str, dict[str, Any]]
     """model -> {version, role, since, memory_bytes?, error?}"""
     ts: int
+    device: str | None = None
+    """What models run on there: cpu, or cuda:0."""
+    fallback: str | None = None
+    """Why they run on the CPU though a GPU was to be taken. Absent where none had to be replaced."""

@@ -29,7 +29,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from core.errors import SettingsError
 
 EMBEDDED = "embedded"
-SECRETS: Final = ("broker_password", "broker_key_password", "web_token", "web_read_token")
+SECRETS: Final = ("broker_password", "broker_key_password", "web_token", "web_read_token", "alert_secret")
 """Settings that may be given as a file: HOMUNCULUS_NAME_FILE holds the path, the file nothing but the secret."""
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=200)]
@@ -98,6 +98,9 @@ class Settings(BaseSettings):
     """Model of observations that name none. Default: the only one that is deployed."""
     device: Annotated[str, StringConstraints(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
     """auto takes a GPU when there is one; cuda fails without one."""
+    gpu_memory: Annotated[ByteSize | None, Field(gt=0)] = None
+    """Bytes of the GPU that model versions may hold in all, like 6GB; the CUDA context, some hundred MB, is beside it.
+    A version that doesn't fit beside the one it follows takes its place: events wait meanwhile. Default: no bound."""
     without_model: Literal["wait", "dead-letter"] = "wait"
     """Events that arrive while no model is live: held back (bounded), or sent to dead-letters."""
     web_bind: IPvAnyAddress = IPv4Address("127.0.0.1")
@@ -115,6 +118,11 @@ class Settings(BaseSettings):
     web_read_token: SecretStr | None = None
     """Bearer token for reading alone."""
     web_read_token_file: Path | None = None
+    alert_webhook: AnyHttpUrl | None = None
+    """Where every alert is posted to, as Standard Webhooks says. Default: nowhere."""
+    alert_secret: SecretStr | None = None
+    """What these posts are signed with: whsec_BASE64, or any text. Default: they aren't."""
+    alert_secret_file: Path | None = None
     guarantee: Guarantee = Guarantee.EXACTLY_ONCE
     """at_least_once is chosen by itself, and said, where the broker has no transactions."""
     commit_interval: Annotated[float, Field(gt=0, le=60)] = 0.05

@@ -8,7 +8,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any, Final, Generic, TypeVar
 
-from core.events import Action, Alert, Deployment, ModelStatus, Observation, Prediction, Retrain
+from core.events import Action, Alert, Deployment, Feedback, ModelStatus, Observation, Prediction, Retrain
 from core.messages import Message, Reply
 from core.rules import RuleSet
 
@@ -77,6 +77,7 @@ REFUSED: Final = {
 }
 
 OBSERVATIONS: Final = TopicSpec("observations", "session", Observation, Direction.IN, headers=TRACE)
+FEEDBACK: Final = TopicSpec("feedback", "session", Feedback, Direction.IN, headers=TRACE)
 CONTROL: Final = TopicSpec("control", "model", Action, Direction.IN, headers=TRACE)
 DEPLOYMENTS: Final = TopicSpec("deployments", "model", Deployment, Direction.OUT, Cleanup.COMPACT, headers=MADE)
 PREDICTIONS: Final = TopicSpec("predictions", "session", Prediction, Direction.OUT, headers=MADE)
@@ -101,7 +102,8 @@ LATE: Final = TopicSpec(
     | {
         "event-time": "ISO 8601, UTC: the event's own time",
         "watermark": "ISO 8601, UTC: of the partition when it came",
-        "late-ms": "how far the event's time was before the watermark",
+        "until": "ISO 8601, UTC: of feedback, in place of the watermark: when its horizon ended",
+        "late-ms": "how far the event's time was before the watermark, or after the horizon's end",
     },
 )
 SCORES: Final = TopicSpec(
@@ -114,6 +116,7 @@ MODEL_STATUS: Final = TopicSpec("model-status", "worker", ModelStatus, Direction
 ALL: Final[tuple[TopicSpec[Any], ...]] = (
     OBSERVATIONS,
     MESSAGES,
+    FEEDBACK,
     CONTROL,
     RULES,
     DEPLOYMENTS,

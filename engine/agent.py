@@ -61,6 +61,15 @@ class Stream(Generic[E]):
         self._span: BatchSpan | None = None
         """Of the work on it, where the worker makes spans."""
         self._reopening: asyncio.Task[None] | None = None
+        self._gather_s = 0.0
+        self._coming: asyncio.Task[list[Slice[E]]] | None = None
+        """The next poll, while it is waited for beside a limit."""
+
+    def gathered(self, seconds: float) -> Stream[E]:
+        """Batches of all that comes within so many seconds of their first record: for work that costs by the batch, and
+        that nobody waits for. A batch may have several slices of one partition, in order."""
+        self._gather_s = seconds
+        return self
 
     def __aiter__(self) -> Stream[E]:
         return self
@@ -87,6 +96,8 @@ class Stream(Generic[E]):
         for s in slices:
             s.begun = True
             s.early = self._early
+            if self._gather_s:
+                s.oldest = -1  # that it waits says nothing of the worker's latency
             self._decode_slice(s)
             if not s.events:
                 s.finish()
@@ -212,12 +223,35 @@ class Stream(Generic[E]):
 
     async def _next_slices(self) -> list[Slice[E]]:
         if not self._alone:
-            slices = await anext(self._polls)
+            slices = await self._polled()
             if not any(s.alone for s in slices):
                 return slices
             # After a failure each record is a batch of its own, or its neighbours would fail with it.
             self._alone.extend(slices)
         return [self._alone.popleft()]
+
+    async def _polled(self) -> list[Slice[E]]:
+        if not self._gather_s:
+            return await anext(self._polls)
+        slices = await self._next_poll(None) or []
+        until = time.monotonic() + self._gather_s
+        while (left := until - time.monotonic()) > 0 and (more := await self._next_poll(left)) is not None:
+            slices += more
+        return slices
+
+    async def _next_poll(self, within_s: float | None) -> list[Slice[E]] | None:
+        """None: it takes longer; then it is that of the next call."""
+        if self._coming is None:
+            self._coming = asyncio.ensure_future(anext(self._polls))
+        try:
+            done, _ = await asyncio.wait([self._coming], timeout=within_s)
+        except asyncio.CancelledError:
+            self._coming.cancel()
+            raise
+        if not done:
+            return None
+        coming, self._coming = self._coming, None
+        return coming.result()
 
     def _decode_slice(self, s: Slice[E]) -> None:
         decode, events = self._decode, s.events

@@ -43,8 +43,8 @@ from models.decoder.decoder import Sizes
 from models.device import Device
 from models.inference import InferenceThread
 from models.live import LiveModels
-from models.loading import Talking
 from models.store import ModelStore
+from models.talking import Talking
 from models.verifier import Verifier
 
 if TYPE_CHECKING:
@@ -275,7 +275,7 @@ def create_app(settings: Settings, background: Iterable[Background] = ()) -> App
     mode_loop.use("uvloop")
     models = LiveModels(
         ModelStore(settings.model_store, cache=settings.data_dir / ".models"),  # no APP_ID begins with a dot
-        Device.of(settings.device),
+        Device.of(settings.device, memory=settings.gpu_memory),
         InferenceThread(),
         settings.default_model,
         aside=InferenceThread("shadow", nice=SHADOW_NICE),

@@ -288,6 +288,14 @@ class Batch(Generic[E]):
             return self.slices[0].events
         return [event for s in self.slices for event in s.events]
 
+    def by_partition(self) -> dict[int, list[Slice[E]]]:
+        """The slices of each partition that still is ours, in order."""
+        found: dict[int, list[Slice[E]]] = {}
+        for s in self.slices:
+            if not s.stale:
+                found.setdefault(s.partition, []).append(s)
+        return found
+
     def __iter__(self) -> Iterator[E]:
         """Event by event; tables that are read and written meanwhile are those of the event's partition."""
         for s in self.slices:

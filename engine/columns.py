@@ -21,6 +21,8 @@ Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]
 
 _LAYOUT: Final = RESERVED + b"layout:"
+_NOTE: Final = RESERVED + b"note:"
+_LIFE: Final = "\x1f"
 _HEADER: Final = 8
 """Flags and version as every value has them, then the layout's fingerprint."""
 PORTION: Final = 1000
@@ -36,8 +38,11 @@ class RowCodec:
     The layout says which columns there are, and differs from model to model; the version says what they mean.
     """
 
-    def __init__(self, columns: tuple[str, ...], empty: Floats, schema: Schema = _FIRST) -> None:
+    def __init__(self, columns: tuple[str, ...], empty: Floats, schema: Schema = _FIRST, beside: int = 0) -> None:
+        """beside: how many of the columns, the last ones, slices leave alone: they are filled beside the work."""
         self.columns = columns
+        self.own = len(columns) - beside
+        """So many columns are those of slices."""
         self.empty = empty
         self.schema = schema
         self.fingerprint = hashlib.blake2b("\0".join(columns).encode(), digest_size=_HEADER - HEADER).digest()
@@ -68,9 +73,27 @@ class RowCodec:
         version = self.schema.version_of(raw, key)
         columns = layouts[raw[HEADER:_HEADER]]
         if version < self.schema.version:
-            named = self.schema.upgraded(version, dict(zip(columns, values.tolist(), strict=True)), key, _row)
+            named = self._upgraded(version, dict(zip(columns, values.tolist(), strict=True)), key)
             columns, values = tuple(named), np.array(list(named.values()))
         return cast(Floats, self.adopt(columns, values[None])[0])
+
+    def _upgraded(self, version: int, row: dict[str, float], key: bytes | None) -> dict[str, float]:
+        """A row of an older version. Migrations know columns by their names alone, so each life of them goes apart."""
+        today = dict(map(_life, self.columns[: self.own]))
+        beside = _life(self.columns[-1])[1] if self.own < len(self.columns) else None
+        own: dict[str, tuple[str, float]] = {}
+        filled: dict[str, float] = {}
+        for column, value in row.items():
+            name, life = _life(column)
+            if life == beside:
+                filled[name] = value
+            elif name not in own or life == today.get(name):
+                own[name] = life, value
+        named = self.schema.upgraded(version, {name: value for name, (_, value) in own.items()}, key, _row)
+        found = {alive(name, own[name][0] if name in own else today.get(name, "")): named[name] for name in named}
+        if filled and beside is not None:
+            found |= {alive(n, beside): value for n, value in self.schema.upgraded(version, filled, key, _row).items()}
+        return found
 
     def adopt(self, columns: tuple[str, ...], rows: Floats) -> Floats:
         """(n, len(columns)) rows of another layout in this one: columns that it lacks start empty."""
@@ -81,9 +104,35 @@ class RowCodec:
         return adopted
 
 
+def alive(name: str, life: str | int) -> str:
+    """What rows call a column. One that went and came back has another life: what rows have of the former one must not
+    be taken for it. The first life has no number."""
+    return f"{name}{_LIFE}{life}" if life else name
+
+
+def _life(column: str) -> tuple[str, str]:
+    name, _, life = column.partition(_LIFE)
+    return name, life
+
+
 def _row(migration: Migration, columns: dict[str, float]) -> dict[str, float]:
     """What a migration makes of a row."""
     return {name: float(value) for name, value in migration(columns).items()}
+
+
+def noted(store: PartitionStore, table: str, name: str) -> bytes | None:
+    """What a partition has noted beside its rows, as of the last checkpoint."""
+    return store.get(table, _NOTE + name.encode())
+
+
+def layouts(store: PartitionStore, table: str) -> dict[bytes, tuple[str, ...]]:
+    """Fingerprint -> columns, of every layout that a partition's rows have had."""
+    found = {}
+    for key, raw in store.scan(table, _LAYOUT):
+        if not key.startswith(_LAYOUT):
+            break
+        found[key[len(_LAYOUT) :]] = tuple(json.loads(raw))
+    return found
 
 
 class ColumnShard(Shard):
@@ -94,7 +143,7 @@ class ColumnShard(Shard):
         self.codec = codec
         self.hot = hot
         """Rows kept in memory once all is quiet."""
-        self._layouts = self._read_layouts()
+        self._layouts = layouts(store, name)
         self._extra: dict[bytes, bytes | None] = {}
         self._deleted: set[bytes] = set()
         self._deleting: set[bytes] = set()
@@ -121,7 +170,23 @@ class ColumnShard(Shard):
         return super().in_memory + len(self)
 
     def rows(self, s: Slice[Any], keys: list[bytes]) -> Rows:
-        """Row numbers of keys, loaded or new, good until the slice finishes. The slice may change them in `live`."""
+        """Row numbers of keys, loaded or new, good until the slice finishes. The slice may change them in `own`."""
+        rows = self._rows_of(keys)
+        s.changed.append((self, (rows, None, self.codec)))
+        return rows
+
+    def beside(self, keys: list[bytes]) -> Rows:
+        """Row numbers of keys, good until the event loop goes on, for who fills the columns that slices leave alone."""
+        return self._rows_of(keys)
+
+    def filled(self, touched: Rows) -> None:
+        """Columns that slices leave alone were changed in `live`: they join the next commit, finished as they are."""
+        own = self.codec.own
+        self._done[touched, own:] = self.live[touched, own:]
+        self._dirty[touched] = True
+        self.touched = True
+
+    def _rows_of(self, keys: list[bytes]) -> Rows:
         index = self._index
         try:
             rows = np.fromiter(map(index.__getitem__, keys), np.intp, len(keys))
@@ -130,37 +195,50 @@ class ColumnShard(Shard):
             rows = np.fromiter(map(index.__getitem__, keys), np.intp, len(keys))
         self._clock += 1
         self._used[rows] = self._clock
-        s.changed.append((self, (rows, None)))
         return rows
 
+    @property
+    def own(self) -> Floats:
+        """The columns of `live` that slices may change, (cap, codec.own)."""
+        return self.live[:, : self.codec.own]
+
     def changed(self, s: Slice[Any], touched: Rows, after: Floats) -> None:
-        """What a slice made of its rows: (m,) distinct row numbers and a copy of their values."""
-        s.changed.append((self, (touched, after)))
+        """What a slice made of its rows: (m,) distinct row numbers and a copy of their own columns."""
+        s.changed.append((self, (touched, after, self.codec)))
 
     def erase(self, s: Slice[Any], key: bytes) -> None:
-        s.changed.append((self, (None, key)))
+        s.changed.append((self, (None, key, None)))
 
     def settle(self, change: Change) -> None:
-        touched, after = change
+        touched, after, codec = change
         if touched is None:
             self.expire([after])
             return
         if after is None:
             return
         self.touched = True
-        self._done[touched] = after
+        self._put(self._done, touched, after, codec)
         self._dirty[touched] = True
         if self._deleted:
             self._deleted.difference_update(self._keys_of(touched))
 
     def rollback(self, dropped: Iterable[Slice[Any]], kept: Iterable[Slice[Any]]) -> None:
-        for rows, _ in self._changes(dropped):
+        for rows, _, _ in self._changes(dropped):
             self.live[rows] = self._done[rows]
-        for rows, after in self._changes(kept):
+        for rows, after, codec in self._changes(kept):
             if after is not None:
-                self.live[rows] = after
+                self._put(self.live, rows, after, codec)
 
-    def _changes(self, slices: Iterable[Slice[Any]]) -> Iterator[tuple[Rows, Floats | None]]:
+    def _put(self, matrix: Floats, rows: Rows, after: Floats, codec: RowCodec) -> None:
+        """codec: of the slice. Where there are other columns since, it has changed none of the new ones."""
+        if codec is not self.codec:
+            after = self.codec.adopt(codec.columns[: codec.own], after)[:, : self.codec.own]
+        if self.codec.own == matrix.shape[1]:
+            matrix[rows] = after
+        else:
+            matrix[rows, : self.codec.own] = after
+
+    def _changes(self, slices: Iterable[Slice[Any]]) -> Iterator[tuple[Rows, Floats | None, RowCodec]]:
         return (change for s in slices for shard, change in s.changed if shard is self and change[0] is not None)
 
     def take(self) -> Items:
@@ -210,7 +288,7 @@ class ColumnShard(Shard):
         if surplus <= 0:
             return
         keep = self._dirty.copy()
-        for rows, _ in self._changes(unfinished):
+        for rows, _, _ in self._changes(unfinished):
             keep[rows] = True
         held = np.fromiter(self._index.values(), np.intp, len(self._index))
         idle = held[~keep[held]]
@@ -221,11 +299,15 @@ class ColumnShard(Shard):
             self._drop(key)
 
     def relayout(self, codec: RowCodec) -> None:
-        """Other columns from now on. Not while a slice works on rows."""
+        """Other columns from now on. What slices at work have changed by now has none of the new ones."""
         old = self.codec.columns
         self.live, self._done = codec.adopt(old, self.live), codec.adopt(old, self._done)
         self.codec = codec
         self._note_layout()
+
+    def note(self, name: str, value: bytes) -> None:
+        """Keeps something beside the rows: it joins the next commit."""
+        self._extra[_NOTE + name.encode()] = value
 
     def _keys_of(self, rows: Rows) -> list[bytes]:
         keys = cast(list[bytes], self._keys)
@@ -273,14 +355,6 @@ class ColumnShard(Shard):
             setattr(self, name, bigger)
         self._keys += [None] * (new - old)
         self._free[:0] = range(new - 1, old - 1, -1)
-
-    def _read_layouts(self) -> dict[bytes, tuple[str, ...]]:
-        layouts = {}
-        for key, raw in self._store.scan(self.name, _LAYOUT):
-            if not key.startswith(_LAYOUT):
-                break
-            layouts[key[len(_LAYOUT) :]] = tuple(json.loads(raw))
-        return layouts
 
     def _note_layout(self) -> None:
         codec = self.codec

@@ -29,6 +29,21 @@ def late_record(s: Slice[Any], record: Record, ts: int, watermark: int) -> Stage
     return as_it_came(s, record, LATE, headers)
 
 
+def outlived_record(s: Slice[Any], record: Record, ts: int, end: int) -> Staged:
+    """The copy on `late` of a record that came after the end of what it is about, whatever the watermark.
+
+    Headers: source, traceparent, event-time and until (ISO, UTC), late-ms (how far after `until` it is), time.
+    """
+    headers: list[tuple[str, bytes]] = [
+        *output_headers(s.topic, s.partition, [record], s.parents)[0],
+        ("event-time", iso(ts).encode()),
+        ("until", iso(end).encode()),
+        ("late-ms", b"%d" % (ts - end)),
+        ("time", time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()).encode()),
+    ]
+    return as_it_came(s, record, LATE, headers)
+
+
 def iso(ms: int) -> str:
     """A time for people."""
     return datetime.fromtimestamp(ms / 1e3, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from heapq import merge
 from itertools import groupby, islice, takewhile
@@ -138,18 +138,49 @@ class KeyValueShard(Shard):
 
     def __init__(self, name: str, store: PartitionStore) -> None:
         super().__init__(name, store)
-        self._unfinished: dict[bytes, bytes | None] = {}
+        self._pending: dict[int, Values] = {}
+        """By identity: changes that aren't settled, in the order in which they were made."""
+        self._unfinished: dict[bytes, Values] = {}
+        """Key -> the newest change of it that isn't settled."""
+        self._older: dict[bytes, list[Values]] = {}
+        """Key -> changes before that one, where there are, in order. Slices of several topics settle in no order: what
+        is settled later must not undo what was written later."""
         self._dirty: dict[bytes, bytes | None] = {}
         self._sending: dict[bytes, bytes | None] = {}
 
     def get(self, key: bytes) -> bytes | None:
         """The newest value, of unfinished work too: events of one key follow each other."""
-        return self._unfinished[key] if key in self._unfinished else self.finished(key)
+        change = self._unfinished.get(key)
+        return self.finished(key) if change is None else change[key]
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """As get(), of many: half the price each."""
+        wanted = set(keys)
+        found: Values = {}
+        for level in (self._writing, self._committed, self._sending, self._dirty):
+            if not level.keys().isdisjoint(wanted):
+                found.update((key, level[key]) for key in level.keys() & wanted)
+        if not self._unfinished.keys().isdisjoint(wanted):
+            found.update((key, self._unfinished[key][key]) for key in self._unfinished.keys() & wanted)
+        far = [key for key in wanted if key not in found] if found else list(wanted)
+        if far:
+            found.update(zip(far, self._store.get_many(self.name, far), strict=True))
+        return [found[key] for key in keys]
 
     def put(self, s: Slice[Any], key: bytes, value: bytes | None) -> None:
         """Writes on behalf of a slice; None deletes."""
-        self._unfinished[key] = value
-        s.changed.append((self, (key, value)))
+        self.put_many(s, {key: value})
+
+    def put_many(self, s: Slice[Any], values: Values) -> None:
+        """As put(). The dict is the shard's from now on."""
+        self._note(values)
+        s.changed.append((self, values))
+
+    def _note(self, values: Values) -> None:
+        self._pending[id(values)] = values
+        for key in self._unfinished.keys() & values.keys():
+            self._older.setdefault(key, []).append(self._unfinished[key])
+        self._unfinished.update(dict.fromkeys(values, values))
 
     def finished(self, key: bytes) -> bytes | None:
         for level in (self._dirty, self._sending):
@@ -170,15 +201,41 @@ class KeyValueShard(Shard):
 
     held_by_work = at_work
 
+    def forget(self, keys: Iterable[bytes]) -> bool:
+        """Deletes finished values with the next commit, on behalf of no slice; not those that one has written. Returns
+        whether there were any."""
+        gone = dict.fromkeys(key for key in keys if key not in self._unfinished)
+        self._dirty.update(gone)
+        self.touched = self.touched or bool(gone)
+        return bool(gone)
+
     def settle(self, change: Change) -> None:
-        key, value = change
         self.touched = True
-        self._dirty[key] = value
-        if self._unfinished.get(key, self) is value:
-            del self._unfinished[key]
+        self._dirty.update(change)
+        self._pending.pop(id(change), None)
+        unfinished = self._unfinished
+        for key in change:
+            if key in self._older:
+                for older in self._before(key, change):
+                    older.pop(key, None)
+            if unfinished.get(key) is change:
+                del unfinished[key]
+
+    def _before(self, key: bytes, change: Values) -> list[Values]:
+        """The changes of a key before one: they, and it, are noted no more."""
+        older = self._older[key]
+        if self._unfinished.get(key) is change:
+            return self._older.pop(key)
+        place = next((i for i, one in enumerate(older) if one is change), -1)
+        self._older[key] = older[place + 1 :]
+        return older[: max(0, place)]
 
     def rollback(self, dropped: Iterable[Slice[Any]], kept: Iterable[Slice[Any]]) -> None:
-        self._unfinished = {key: value for s in kept for shard, (key, value) in s.changed if shard is self}
+        stay = {id(change) for s in kept for shard, change in s.changed if shard is self}
+        pending = [change for identity, change in self._pending.items() if identity in stay]
+        self._pending, self._unfinished, self._older = {}, {}, {}
+        for change in pending:
+            self._note(change)
 
     def take(self) -> Items:
         self.touched = False

@@ -58,6 +58,9 @@ class PartitionTask:
         """Of the finished prefix, ms since epoch: what clock makes of its newest event times."""
         self.clock = PartitionClock(self, {})
         self.committed: dict[str, int] = {}
+        self.written: dict[TopicPartition, int] = {}
+        """Where outputs of its transactions end, of those topics that it has written to since it opened: readers of
+        what is committed may see them a moment later."""
         self.shards: dict[str, Shard] = {}
         """Its part of each table: a dict of its own whenever it opens."""
         self.idle = True
@@ -78,6 +81,8 @@ class PartitionTask:
         self._erased = ""
         """The newest erasure of a session that no commit has taken yet."""
         self._quota = Quota()
+        self.paused: set[str] = set()
+        """Topics of which nothing more is read for the moment."""
         self._held = False
         """Whether something finished waits for the commit after the next."""
         self._written_to: set[TopicPartition] = set()
@@ -223,7 +228,7 @@ class PartitionTask:
 
     def room(self, topic: str) -> bool:
         """Whether more of a topic may be read."""
-        if not self.open:
+        if not self.open or topic in self.paused:
             return False
         tracker = self._trackers[topic]
         return tracker.unfinished < MAX_UNFINISHED and tracker.weight < self._share and self.staged_room
@@ -248,6 +253,10 @@ class PartitionTask:
             s.weight = weigh(s.records, _VALUE)
             tracker.accept(s)
         return slices
+
+    def finished_to(self, topic: str) -> int:
+        """Where the finished prefix of a topic ends."""
+        return self._trackers[topic].position
 
     def behind(self, topic: str) -> bool:
         """Whether a topic has records that aren't finished, or not even read."""
@@ -393,6 +402,11 @@ class PartitionTask:
         self._settle(firing)
         self.touch()
 
+    def changed_beside(self, values: int) -> None:
+        """So many values were changed beside the work on events: they are part of the next commit."""
+        self._quota.add(values)
+        self.touch()
+
     @property
     def staged_room(self) -> bool:
         """Whether more may be staged for the next commit."""
@@ -490,6 +504,7 @@ class PartitionTask:
             self.shards[name].absorb(items)
         self.engine.watches.committed(self.partition, taken.changes)
         self.committed = taken.positions
+        self.written.update({tp: ends[tp] for tp in taken.outputs if tp in ends})
         self.waits_since = None if self.idle else taken.at
         self.engine.meters.sent(taken.outputs)
         self.engine.meters.commit_ended(taken.at, taken.finished)

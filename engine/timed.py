@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from core.errors import UsageError
 from engine.batch import Slice, current_slice
-from engine.table import RESERVED, K, KeyValueShard, Shard, Table, V
+from engine.table import RESERVED, K, KeyValueShard, Shard, Table, V, Values
 
 if TYPE_CHECKING:
     from engine.store import PartitionStore
@@ -73,15 +73,16 @@ class TimedShard(KeyValueShard):
             self._earliest[key] = at
             heappush(self._entries, entry)
 
-    def put(self, s: Slice[Any], key: bytes, value: bytes | None) -> None:
-        super().put(s, key, value)
-        if value is not None:
-            self.expect((self._due(key, value), key))
+    def put_many(self, s: Slice[Any], values: Values) -> None:
+        super().put_many(s, values)
+        for key, value in values.items():
+            if value is not None:
+                self.expect((self._due(key, value), key))
 
     def rollback(self, dropped: Iterable[Slice[Any]], kept: Iterable[Slice[Any]]) -> None:
         dropped = list(dropped)
         super().rollback(dropped, kept)
-        for key in {change[0] for s in dropped for shard, change in s.changed if shard is self}:
+        for key in {key for s in dropped for shard, change in s.changed if shard is self for key in change}:
             if (raw := self.get(key)) is not None:
                 self.expect((self._due(key, raw), key))
 

@@ -55,7 +55,7 @@ class Watchdog:
                 )
         if (wrong := engine.grown() or _refused(consumer)) is not None:
             return wrong
-        if consumer._coordinator.generation > 0:
+        if consumer._coordinator.generation >= 0:  # the embedded broker counts from 0; out of the group it is -1
             self._member_at = now
         elif now - self._member_at > JOIN_S:
             return WatchdogError(
@@ -72,13 +72,18 @@ class Watchdog:
                 # Where it reads, not what it has accepted: markers of transactions are passed without a record.
                 offset = max(partition.next_offset(topic), engine.reading_at(tp))
                 before, since = self._moved.get(tp, (-1, now))
-                if before != offset or not partition.room(topic) or (consumer.highwater(tp) or 0) <= offset:
+                if before != offset or not partition.room(topic) or _highwater(consumer, tp) <= offset:
                     self._moved[tp] = (offset, now)
                 elif now - since > READ_S:
                     return WatchdogError(
                         f"{topic}/{number} has records after {offset} but none came for {now - since:.0f} s"
                     )
         return None
+
+
+def _highwater(consumer: Any, tp: TopicPartition) -> int:
+    """Where the partition ends, as far as is known; 0 between two assignments, while its task goes on."""
+    return (consumer.highwater(tp) or 0) if tp in consumer.assignment() else 0
 
 
 def _refused(consumer: Any) -> RightsError | None:

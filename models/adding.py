@@ -13,6 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from core.errors import ManifestError, ModelError
 from core.events import ModelName, Version
+from models.describing import sample_of
 from models.draft import Draft
 from models.external import external_files
 from models.folder import ModelFolder, hashes, plain
@@ -39,6 +40,8 @@ class Wishes:
     output: str | None = None
     decision: str | None = None
     """LABEL>0.85; VALUE>10 or >10 for regressors."""
+    reference: Path | None = None
+    """A CSV file: a sample of its fields, which drift is measured against."""
     trust_pickle: bool = False
     """Whether a pickle may be loaded, which runs whatever code is in it."""
 
@@ -91,6 +94,7 @@ def _draft(source: Path, wishes: Wishes, versions: Callable[[str], Sequence[str]
         output=wishes.output,
         decision=decision_of(wishes.decision),
         made_by=f"models add {source.name}",
+        sample=sample_of(wishes.reference) if wishes.reference else None,
     )
 
 
@@ -179,7 +183,7 @@ def _by_signature(columns: tuple[str, ...], model: Path, where: str) -> Sequence
 
 
 def _converted(file: Path, path: Path, draft: Draft, wishes: Wishes) -> ModelFolder:
-    from models.convert import convert, unpickled
+    from models.convert import convert, rows_of, unpickled
 
     if not wishes.trust_pickle:
         raise ModelError(
@@ -187,8 +191,9 @@ def _converted(file: Path, path: Path, draft: Draft, wishes: Wishes) -> ModelFol
             "where it comes from, or convert it where it was trained: models.convert.convert"
         )
     fields = [word.strip() for one in wishes.fields for word in one.split(",") if word.strip()]
+    estimator = unpickled(file)
     return convert(
-        unpickled(file),
+        estimator,
         fields or None,
         name=draft.name,
         version=draft.version,
@@ -196,4 +201,5 @@ def _converted(file: Path, path: Path, draft: Draft, wishes: Wishes) -> ModelFol
         labels=wishes.labels or None,
         decision=draft.decision,
         made_by=draft.made_by,
+        rows=None if draft.sample is None else rows_of(draft.sample, fields, estimator),
     )

@@ -34,6 +34,10 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     """Share of low confidence among them."""
     agreement: float | None
     """Share of the compared events for which the version beside it said the same; null while none was compared."""
+    accuracy: float | None
+    """Share of its labelled answers that were right; null while no label has come."""
+    loss: float | None
+    """Their log loss; of regressors the mean squared error."""
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,4 +111,6 @@ def _side(role: str, version: str, one: _Sum) -> Side:
         confidence=figures.mean_confidence,
         low=figures.low_share,
         agreement=figures.agreement,
+        accuracy=figures.accuracy,
+        loss=figures.mean_loss,
     )

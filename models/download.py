@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 import aiohttp
-from fsspec.asyn import sync
+from fsspec.asyn import AsyncFileSystem, sync
 from fsspec.implementations.http import HTTPFileSystem
 
 from core.errors import StoreAwayError, TamperedError
@@ -45,6 +45,36 @@ def download(fs: Any, path: str, part: Path, expected: str, told: Told) -> None:
         size = part.stat().st_size
         part.write_bytes(b"")
         raise TamperedError(f"sha256 {got} ({size:,} bytes), but the manifest says {expected}")
+
+
+def small(fs: Any, path: str, most: int, within_s: float) -> bytes | None:
+    """A whole file; None where it has more than so many bytes, of which no more are read.
+
+    within_s: how long an answer may take. Raises what the store does.
+    """
+    if isinstance(fs, HTTPFileSystem):
+        whole: bytes = sync(fs.loop, _small, fs, path, most, within_s)
+    else:
+        patience = {"timeout": within_s} if isinstance(fs, AsyncFileSystem) else {}
+        if fs.info(path)["size"] > most:
+            return None
+        whole = bytes(fs.cat_file(path, **patience))
+    return whole if len(whole) <= most else None
+
+
+async def _small(fs: Any, url: str, most: int, within_s: float) -> bytes:
+    session = await fs.set_session()
+    limit = aiohttp.ClientTimeout(total=within_s)
+    whole = bytearray()
+    async with session.get(fs.encode_url(url), **{**fs.kwargs, "timeout": limit}) as answer:
+        if answer.status == 404:
+            raise FileNotFoundError(url)
+        answer.raise_for_status()
+        async for chunk in answer.content.iter_any():
+            whole += chunk
+            if len(whole) > most:
+                break
+    return bytes(whole)
 
 
 def _complete(fs: Any, path: str, part: Path, told: Told) -> None:

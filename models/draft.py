@@ -9,6 +9,7 @@ from typing import Final
 from pydantic import ValidationError
 
 from core.errors import ManifestError
+from models.describing import Sample, described_inputs
 from models.graph import Graph, Port
 from models.manifest import Decision, Input, InputField, Kind, Manifest, Outputs, Thresholds, mistakes
 from models.signature import SCORES
@@ -30,6 +31,8 @@ class Draft:
     """The output that is read, where several could be."""
     decision: Decision | None = None
     made_by: str | None = None
+    sample: Sample | None = None
+    """What its fields have looked like: a reference is made of those among them."""
 
     def manifest(self, graph: Graph, files: dict[str, str], classes: Sequence[str] = ()) -> Manifest:
         """The manifest, as far as the graph and this agree.
@@ -44,6 +47,7 @@ class Draft:
         kind, outputs = outputs_of(graph, shapes, self.output, bool(labels))
         if kind is Kind.CLASSIFIER and not labels:
             raise ManifestError(f"{graph.where}: its labels aren't in the graph; name them in order: --labels no,yes")
+        features = described_inputs(self.sample, inputs, graph.where) if self.sample is not None else {}
         try:
             return Manifest(
                 name=self.name,
@@ -54,6 +58,7 @@ class Draft:
                 labels=tuple(map(str, labels)) if kind is Kind.CLASSIFIER else (),
                 files=files,
                 thresholds=Thresholds(decision=self.decision),
+                features=features,
                 made_by=self.made_by,
             )
         except ValidationError as error:

@@ -11,6 +11,7 @@ from typing import Self
 from core.errors import ManifestError, TamperedError
 from models.external import external_files
 from models.manifest import MANIFEST, MODEL, Manifest
+from models.precision import FP32, named
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +25,21 @@ class ModelFolder:
 
     @property
     def onnx(self) -> Path:
-        """The model that ONNX Runtime loads."""
+        """The model in full precision."""
         return self.path / MODEL
+
+    def model(self, precision: str = FP32) -> Path:
+        """The model that ONNX Runtime loads. Raises ModelError for a precision that isn't there."""
+        return self.path / named(precision, self.manifest.offered, self.identity).file
+
+    def weights(self, precision: str = FP32) -> int:
+        """Bytes of a precision's file and of those that it reads: its tensors, and little else."""
+        model = self.model(precision)
+        return sum(file.stat().st_size for file in (model, *(model.parent / one for one in external_files(model))))
+
+    def key(self, precision: str = FP32) -> str:
+        """The same answers come from the same key alone: its sha256, and the precision unless it is fp32."""
+        return self.sha256 if precision == FP32 else f"{self.sha256}/{precision}"
 
     @property
     def identity(self) -> str:
@@ -46,7 +60,8 @@ class ModelFolder:
         for file, expected in manifest.files.items():
             if (got := sha256(path / file)) != expected:
                 raise TamperedError(f"{who}: {file} has sha256 {got}, but {MANIFEST} says {expected}")
-        _check_external(path, manifest, who)
+        for precision in manifest.offered.values():
+            _check_external(path, precision.file, manifest, who)
         return cls(path, manifest, sha256(path / MANIFEST))
 
 
@@ -109,13 +124,14 @@ def _inside(folder: Path, top: Path, home: Path, who: str) -> Iterator[Path]:
             raise ManifestError(f"{who}: {entry.relative_to(top)} is neither a file nor a folder of its own")
 
 
-def _check_external(path: Path, manifest: Manifest, who: str) -> None:
+def _check_external(path: Path, model: str, manifest: Manifest, who: str) -> None:
+    inside = PurePosixPath(model).parent
     try:
-        locations = external_files(path / MODEL)
+        locations = external_files(path / model)
     except ManifestError as error:
         raise ManifestError(f"{who}: {error}") from error
     for location in sorted(locations):
         if not plain(location):
-            raise TamperedError(f"{who}: {MODEL} reads {location!r}, which leaves the folder")
-        if location not in manifest.files:
-            raise TamperedError(f"{who}: {MODEL} reads {location!r}, which {MANIFEST} doesn't list")
+            raise TamperedError(f"{who}: {model} reads {location!r}, which leaves the folder")
+        if str(inside / location) not in manifest.files:
+            raise TamperedError(f"{who}: {model} reads {location!r}, which {MANIFEST} doesn't list")

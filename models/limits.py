@@ -14,10 +14,16 @@ LIMITS: Final[Mapping[str, tuple[float, float]]] = {
     "max_p99": (0, 3600),
     "min_agreement": (0, 1),
     "min_confidence": (0, 1),
+    "min_accuracy": (0, 1),
+    "min_labelled": (1, 1e15),
 }
 """Name -> its smallest and largest value. min_events: answers before anything is decided, and the promotion's
 condition; max_error: share of its events that it gave no usable score for; max_p99: seconds, of the slowest worker;
-min_agreement: share of its events for which the active version says the same label; min_confidence: mean."""
+min_agreement: share of its events for which the active version says the same label; min_confidence: mean;
+min_accuracy: share of its labelled answers that were right; min_labelled: answers whose labels have come, before it is
+promoted."""
+WAITED: Final = frozenset({"min_events", "min_labelled"})
+"""Limits that nothing breaks: they are waited for."""
 FIRST_LOOK: Final = 100
 """Answers before a canary may be rolled back, or min_events if that is fewer: one bad event decides nothing."""
 
@@ -42,6 +48,13 @@ class Figures(msgspec.Struct, frozen=True, omit_defaults=True):
     """Of these, both said the same label; of regressors: values within a hundredth."""
     dropped: int = 0
     """Events that weren't compared since the worker was too busy."""
+    labelled: int = 0
+    """Answers of its role whose labels have come. By event, as labels do: a worker that restarts may hear of a label's
+    correction alone, so sums can be a little off, below 0 even."""
+    right: int = 0
+    """Of these, it said the label; of regressors: within a hundredth."""
+    loss: float = 0.0
+    """Sum over the labelled ones: log loss; of regressors the squared error."""
     p99_s: float = 0.0
     """Of the calls, in seconds."""
 
@@ -56,6 +69,9 @@ class Figures(msgspec.Struct, frozen=True, omit_defaults=True):
             compared=self.compared + other.compared,
             agreed=self.agreed + other.agreed,
             dropped=self.dropped + other.dropped,
+            labelled=self.labelled + other.labelled,
+            right=self.right + other.right,
+            loss=self.loss + other.loss,
             p99_s=max(self.p99_s, other.p99_s),
         )
 
@@ -79,6 +95,16 @@ class Figures(msgspec.Struct, frozen=True, omit_defaults=True):
     def low_share(self) -> float | None:
         """Share of low confidence among the answers that have one."""
         return self.low / self.confident if self.confident else None
+
+    @property
+    def accuracy(self) -> float | None:
+        """Share of the labelled answers that were right."""
+        return min(1.0, max(0.0, self.right / self.labelled)) if self.labelled > 0 else None
+
+    @property
+    def mean_loss(self) -> float | None:
+        """Log loss of the labelled answers; of regressors the mean squared error."""
+        return max(0.0, self.loss / self.labelled) if self.labelled > 0 else None
 
 
 class Verdict(StrEnum):
@@ -125,8 +151,10 @@ def standings(limits: Mapping[str, float], figures: Figures) -> list[Standing]:
         "min_events": (float(seen), False),
         "max_error": (figures.error, early),
         "max_p99": (figures.p99_s if seen else None, early),
-        "min_agreement": (figures.agreement, early or figures.compared < FIRST_LOOK),
+        "min_agreement": (figures.agreement, early or figures.compared < _first(limits)),
         "min_confidence": (figures.mean_confidence, early),
+        "min_accuracy": (figures.accuracy, early or figures.labelled < _first(limits)),
+        "min_labelled": (float(figures.labelled), False),
     }
     found = []
     for name, declared in limits.items():
@@ -143,7 +171,7 @@ def judged(limits: Mapping[str, float], figures: Figures) -> Judgement | None:
     if not limits or seen < _first(limits):
         return None
     for one in standings(limits, figures):
-        if one.holds is False and one.limit != "min_events":
+        if one.holds is False and one.limit not in WAITED:
             why = f"{one.limit} is {one.declared:g}, it has {one.has:.4g} after {seen} events"
             return Judgement(Verdict.ROLLBACK, why)
     if wanting(limits, figures):
@@ -159,9 +187,13 @@ def wanting(limits: Mapping[str, float], figures: Figures) -> list[str]:
     lacking = []
     if seen < least:
         lacking.append(f"min_events is {least:g}, it has {seen}")
-    compared = min(least, FIRST_LOOK)
+    compared = _first(limits)
     if "min_agreement" in limits and figures.compared < compared:
         lacking.append(f"min_agreement takes {compared:g} compared events, it has {figures.compared}")
+    if "min_accuracy" in limits and figures.labelled < compared:
+        lacking.append(f"min_accuracy takes {compared:g} labelled events, it has {figures.labelled}")
+    if figures.labelled < limits.get("min_labelled", 0):
+        lacking.append(f"min_labelled is {limits['min_labelled']:g}, it has {figures.labelled}")
     return lacking
 
 

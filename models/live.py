@@ -5,57 +5,34 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from typing import Any, Final
 
-import msgspec
-
-from core.errors import ModelError, NoModelError, UnknownModelError, UsageError
+from core.errors import HeldError, ModelError, NoModelError, NoRoomError, UnknownModelError, UsageError
 from core.events import Deployment
 from models.decoder.decoder import Decoder
+from models.deployed import Deployed, answering
 from models.device import Device
+from models.exchange import Exchange, drained
 from models.features import SessionFeature
 from models.folder import ModelFolder
 from models.inference import InferenceThread
-from models.loading import Talking, load
-from models.manifest import Kind, Manifest
+from models.loading import Loader, whole
+from models.manifest import Manifest
+from models.precision import FP32
 from models.routing import Routing
-from models.runtime import Runtime
+from models.status import Filling, Late
 from models.store import ModelStore
 from models.swap import Course, Stage
-from models.verifier import Verifier
-from models.version import LiveVersion
+from models.talking import Talking
+from models.verifier import Verifier, patience
+from models.version import LiveVersion, Load
 
 log = logging.getLogger(__name__)
 
 REFUSED: Final = 20
 """Refused requests that are remembered."""
-
-
-@dataclass(slots=True)
-class _Model:
-    """All that this worker knows of one model."""
-
-    wanted: Deployment
-    routing: Routing = field(default_factory=Routing)
-    loading: Course | None = None
-    draining: list[LiveVersion] = field(default_factory=list)
-
-    @property
-    def kind(self) -> Kind | None:
-        """None before the first of its versions has been loaded here."""
-        return next((version.manifest.kind for version in self.loaded), None)
-
-    @property
-    def loaded(self) -> list[LiveVersion]:
-        """Those that compute, and those that drain."""
-        drain = [version for version in self.draining if version.course.stage is Stage.DRAINING]
-        return [*self.routing, *drain]
-
-    error: str | None = None
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class LiveModels:
@@ -81,25 +58,32 @@ class LiveModels:
         shadows compute; without it, among the others. verifier: tries what is to be loaded first; without it, that
         is tried here. talking: what language models have here."""
         self.store = store
-        self.verifier = verifier
-        self._device = device
+        self.device = device
+        """What they run on."""
+        self.loader = Loader(store, device, thread, aside, verifier, talking)
         self._thread = thread
-        self._aside = aside
-        self._talking = talking or Talking()
         self._default = default
-        self._models: dict[str, _Model] = {}
-        self._checks: list[Callable[[Manifest], None]] = []
+        self._models: dict[str, Deployed] = {}
         self._watchers: list[Callable[[str], None]] = []
+        self._late: Callable[[Manifest], Mapping[str, Late]] = lambda manifest: {}
+        self._backfill: Callable[[Deployment], Filling | None] = lambda deployment: None
         self._changed = asyncio.Event()
         self.ended = Counter[tuple[str, str]]()
         """(model, verdict) -> canaries that this worker, their judge, has seen end by their limits."""
+        self.away: str | None = None
+        """Why the store can't be read, while this worker can't begin without it."""
         self.refused: dict[str, str] = {}
         """Model -> why the last request for it was refused by this worker, its judge; gone with the next accepted. The
         newest REFUSED of them."""
 
+    @property
+    def verifier(self) -> Verifier | None:
+        """What tries candidates."""
+        return self.loader.verifier
+
     def check(self, check: Callable[[Manifest], None]) -> None:
         """Adds a condition that a version must meet before it is loaded: the function raises a ModelError."""
-        self._checks.append(check)
+        self.loader.checks.append(check)
 
     def refuse(self, name: str, why: str) -> None:
         """A request for a model is refused. Names are whatever somebody has asked for, so the oldest are forgotten."""
@@ -107,6 +91,18 @@ class LiveModels:
         self.refused[name] = why
         if len(self.refused) > REFUSED:
             del self.refused[next(iter(self.refused))]
+
+    def tell_late(self, late: Callable[[Manifest], Mapping[str, Late]]) -> None:
+        """Which session features of a version began later than the sessions themselves: status() tells it."""
+        self._late = late
+
+    def tell_backfill(self, progress: Callable[[Deployment], Filling | None]) -> None:
+        """How far the backfill of a deployment is here: status() tells it."""
+        self._backfill = progress
+
+    def late(self, manifest: Manifest) -> Mapping[str, Late]:
+        """The same, of this worker's partitions."""
+        return self._late(manifest)
 
     def watch(self, callback: Callable[[str], None]) -> None:
         """Calls back with a model's name after each change of who answers for it, and after each failed load."""
@@ -120,9 +116,11 @@ class LiveModels:
         can't be loaded: the old active one stays, a canary or a shadow is left out, and status() tells the error until
         all of a deployment has been loaded.
         """
-        model = self._models.setdefault(deployment.model, _Model(deployment))
+        model = self._models.setdefault(deployment.model, Deployed(deployment))
         if deployment.revision < model.wanted.revision:
             return
+        if deployment.revision != model.wanted.revision:
+            model.spared.clear()
         model.wanted = deployment
         async with model.lock:
             if model.wanted is not deployment:
@@ -135,31 +133,36 @@ class LiveModels:
             finally:
                 self._tell(deployment.model)
 
-    async def _make(self, model: _Model, deployment: Deployment) -> None:
-        have = {version.version: version for version in model.loaded}
+    async def _make(self, model: Deployed, deployment: Deployment) -> None:
+        have = {version.load: version for version in model.loaded}
         new: list[LiveVersion] = []
         errors: list[ModelError] = []
-        for wanted in deployment.versions:
+        for wanted in deployment.loads:
             if wanted not in have and model.wanted is deployment:
                 try:
-                    have[wanted] = await self._load(model, deployment.model, wanted)
+                    have[wanted] = await self._load(model, deployment, wanted, have)
                     new.append(have[wanted])
                 except ModelError as error:
                     errors.append(error)
+                if model.exchange is not None:  # its events wait for this one, not for those beside it
+                    self._flip(model, self._routing(model, deployment, have))
+                    self._tell(deployment.model)
         if model.wanted is not deployment:
             for version in new:
-                version.retire()
+                if version.course.stage is Stage.VERIFIED:
+                    version.retire()
             return
         self._flip(model, self._routing(model, deployment, have))
         if errors:
             raise errors[0]
         model.error = None
 
-    def _routing(self, model: _Model, deployment: Deployment, have: dict[str, LiveVersion]) -> Routing:
+    def _routing(self, model: Deployed, deployment: Deployment, have: dict[Load, LiveVersion]) -> Routing:
         active = None
         if deployment.active is not None:
-            active = have.get(deployment.active, model.routing.active)
-        others = {version: one for version, one in have.items() if one is not active}
+            active = have.get((deployment.active, deployment.precision_of(deployment.active)), model.routing.active)
+        wanted = set(deployment.loads)
+        others = {load[0]: one for load, one in have.items() if load in wanted and one is not active}
         canary = others.get(deployment.canary.version) if deployment.canary and active else None
         return Routing(
             deployment.model,
@@ -170,50 +173,125 @@ class LiveModels:
             paired="min_agreement" in deployment.limits,
         )
 
-    async def verify(self, name: str, version: str) -> None:
+    async def verify(self, name: str, version: str, precision: str = FP32) -> Manifest:
         """Tries a version as a deployment would, and lets it go. Raises the ModelError that the deployment would meet.
 
         A version that computes here has passed already.
         """
         model = self._models.get(name)
-        if model is not None and any(loaded.version == version for loaded in model.loaded):
-            return
-        course = Course(f"{name}@{version}")
-        if self.verifier is not None:
-            await self._candidate(name, version, course)
-        else:
-            (await self._runtime(name, version, course)).close()
+        for loaded in model.loaded if model is not None else ():
+            if loaded.load == (version, precision):
+                return loaded.manifest
+        return await self.loader.tried(name, (version, precision), Course(f"{name}@{version}"))
 
-    async def _candidate(self, name: str, version: str, course: Course) -> ModelFolder:
-        folder = await asyncio.to_thread(self.store.fetch, name, version, course.downloaded)
-        for check in self._checks:
-            check(folder.manifest)
-        course.to(Stage.VERIFYING)
-        if self.verifier is not None:
-            await self.verifier.check(folder, hurry=not self._thread.load.joined)
-        return folder
+    def check_room(self, deployment: Deployment) -> None:
+        """Raises NoRoomError when not all of a deployment can be held beside the other models on a device like this
+        worker's. What hasn't been looked at here counts as nothing."""
+        memory, model = self.device.memory, self._models.get(deployment.model)
+        needs = {load: self.loader.need_of(deployment.model, load) for load in deployment.loads}
+        if not self._fits(sum(needs.values()), model.loaded if model is not None else []):
+            told = ", ".join(f"{whole(load)} {need / 1e6:,.1f} MB" for load, need in needs.items())
+            raise NoRoomError(
+                f"{deployment.model} can't be held as a whole ({told}): {memory.told(sum(needs.values()))}. Unload a "
+                "canary or a shadow first, or raise HOMUNCULUS_GPU_MEMORY"
+            )
 
-    async def _runtime(self, name: str, version: str, course: Course) -> Runtime | Decoder:
-        folder = await self._candidate(name, version, course)
-        return await asyncio.to_thread(
-            load, folder, self._device, self._thread, self._aside, lambda: course.to(Stage.WARMING), self._talking
-        )
-
-    async def _load(self, model: _Model, name: str, version: str) -> LiveVersion:
+    async def _load(
+        self, model: Deployed, deployment: Deployment, load: Load, have: dict[Load, LiveVersion]
+    ) -> LiveVersion:
+        name, (version, precision) = deployment.model, load
         model.loading = course = Course(f"{name}@{version}")
         self._tell(name)
         try:
-            runtime = await self._runtime(name, version, course)
+            folder = await self.loader.candidate(name, load, course)
+            async with self.loader.turn():
+                try:
+                    share = self.loader.share(folder, precision)
+                except NoRoomError as full:
+                    return await self._exchanged(model, deployment, folder, course, load, have, full)
+                return await self.loader.begun(folder, precision, share, course)
         except BaseException:
             course.to(Stage.FAILED)
             raise
         finally:
             model.loading = None
-        return LiveVersion(runtime.manifest, runtime, course)
 
-    def _flip(self, model: _Model, routing: Routing) -> None:
+    async def _exchanged(
+        self,
+        model: Deployed,
+        deployment: Deployment,
+        folder: ModelFolder,
+        course: Course,
+        load: Load,
+        have: dict[Load, LiveVersion],
+        full: NoRoomError,
+    ) -> LiveVersion:
+        """Loads what doesn't fit beside what is held, once that has gone which the deployment doesn't want any more.
+
+        Raises NoRoomError where that wouldn't be enough, or didn't go in time; and whatever loading raises, after the
+        version that answered has been brought back.
+        """
+        loader, precision = self.loader, load[1]
+        leaving = [version for version in model.loaded if version.load not in deployment.loads]
+        others = [version for version in leaving if version is not model.routing.active]
+        need = loader.need(folder, precision)
+        if self._fits(need, others):
+            leaving = others
+        elif not self._fits(need, leaving):
+            raise full
+        elif load in model.spared:
+            raise NoRoomError(
+                f"{folder.identity} failed when the version before had made room for it, and is tried again when it is "
+                f"deployed again: {full}"
+            )
+        self._flip(model, self._routing(model, deployment, have))
+        if model.routing.active in leaving:
+            self._hold(model, leaving, course)
+        try:
+            await drained(leaving)
+            share = loader.share(folder, precision)
+            return await loader.begun(folder, precision, share, course, within_s=patience(folder))
+        except ModelError:
+            if model.exchange is not None:
+                model.spared.add(load)
+                await self._bring_back(model, model.exchange)
+            raise
+
+    def _fits(self, need: int, leaving: list[LiveVersion]) -> bool:
+        return self.device.memory.fits(need, leaving=sum(version.memory or 0 for version in leaving))
+
+    def _hold(self, model: Deployed, leaving: list[LiveVersion], course: Course) -> None:
+        """From here on the model's events wait. No await: nobody sees a state between."""
+        before = model.routing
+        log.warning("events of %s wait: %s leaves, and %s is loaded then", before.model, answering(before), course.who)
+        model.exchange = Exchange(before, [version for version in before if version not in leaving])
+        model.routing = Routing(before.model)
+        for version in before:
+            if version in leaving:
+                version.retire()
+                model.draining.append(version)
+        self._tell(before.model)
+
+    async def _bring_back(self, model: Deployed, exchange: Exchange) -> None:
+        """Has the version answer again that made room. It is loaded even where nothing seems to be left: a load that
+        hangs may hold that, and there was room for this one before."""
+        active = exchange.before.active
+        assert active is not None
+        who = active.course.who
+        if active.course.stage is Stage.UNLOADED:
+            try:
+                active = await self.loader.begun_again(active)
+            except ModelError as error:
+                model.exchange = None
+                log.error("%s can't be brought back, and nothing answers for %s: %s", who, exchange.before.model, error)
+                return
+        log.warning("%s is brought back", who)
+        self._flip(model, exchange.routing(active))
+
+    def _flip(self, model: Deployed, routing: Routing) -> None:
         """From here on everybody gets the new one. No await: nobody sees a state between."""
         old, kept = model.routing, set(map(id, routing))
+        waited = [] if model.exchange is None else model.exchange.kept
         roles = (
             (routing.active, Stage.ACTIVE),
             (routing.canary, Stage.CANARY),
@@ -222,21 +300,21 @@ class LiveModels:
         for version, role in roles:
             if version is not None:
                 version.begin(role)
-        model.routing = routing
-        gone = [version for version in old if id(version) not in kept]
+        model.routing, model.exchange = routing, None
+        gone = [version for version in (*old, *waited) if id(version) not in kept]
         for version in gone:
             version.retire()
         drain = [version for version in (*model.draining, *gone) if version.course.stage is Stage.DRAINING]
         model.draining = list({id(version): version for version in drain}.values())
-        if _who(old) != _who(routing):
-            log.info("%s in place of %s", _who(routing), _who(old).partition(" ")[0])
+        if answering(old) != answering(routing):
+            log.info("%s in place of %s", answering(routing), answering(old).partition(" ")[0])
 
     def resolve(self, name: str | None) -> str:
         """The model that an event means by a name, or by none.
 
         Raises UnknownModelError for a name that isn't deployed, or for none where several are and no default is set;
         NoModelError when the model is deployed but not live yet, or the event names none and the default, or any
-        model, is still to come: such events may wait.
+        model, is still to come: such events may wait; HeldError when they have to.
         """
         kinds = {model: self._models[model].kind for model in self.deployed()}
         deployed = [model for model, kind in kinds.items() if kind is None or kind.scores]
@@ -250,7 +328,9 @@ class LiveModels:
         if wanted is None:
             raise NoModelError("no model is deployed yet; publish one to control")
         if self.get(wanted) is None:
-            raise NoModelError(self._why_not(wanted))
+            model = self._models.get(wanted)
+            held = model is not None and model.exchange is not None
+            raise (HeldError if held else NoModelError)(self._why_not(wanted))
         return wanted
 
     def decoders(self) -> dict[str, LiveVersion]:
@@ -327,6 +407,10 @@ class LiveModels:
         """Models with a canary or a shadow, whose figures are worth following."""
         return sorted(name for name, model in self._models.items() if model.routing.canary or model.routing.shadows)
 
+    def deployments(self) -> list[Deployment]:
+        """The newest of each model."""
+        return [model.wanted for _, model in sorted(self._models.items())]
+
     def wanted(self, name: str) -> Deployment | None:
         """The newest deployment of a model."""
         model = self._models.get(name)
@@ -339,7 +423,9 @@ class LiveModels:
 
     def status(self) -> dict[str, dict[str, Any]]:
         """What model-status says of each model: version, role, since, revision; loading, draining, error if any."""
-        return {name: _status(model) for name, model in sorted(self._models.items())}
+        return {
+            name: model.status(self._late, self._backfill(model.wanted)) for name, model in sorted(self._models.items())
+        }
 
     def close(self) -> None:
         """Retires every version; each is freed when the last who holds it lets go."""
@@ -357,44 +443,3 @@ class LiveModels:
         self._changed = asyncio.Event()
         for callback in self._watchers:
             callback(name)
-
-
-def _who(routing: Routing) -> str:
-    if routing.active is None:
-        return "none answers"
-    said = f"{routing.active.course.who} answers"
-    if routing.canary is not None:
-        said += f", {routing.canary.version} for {routing.share:.3g} of the sessions"
-    return said + "".join(f", {shadow.version} in its shadow" for shadow in routing.shadows)
-
-
-def _status(model: _Model) -> dict[str, Any]:
-    routing, loading, deployment = model.routing, model.loading, model.wanted
-    shown = {
-        **(_told(routing.active) if routing.active else {}),
-        "canary": routing.canary and _told(routing.canary) | {"share": routing.share},
-        "shadow": [_told(shadow) for shadow in routing.shadows] or None,
-        "revision": deployment.revision,
-        "wanted": deployment.active,
-        "frozen": deployment.frozen or None,
-        "loading": loading and _coming(loading),
-        "draining": [v.version for v in model.draining if v.course.stage is Stage.DRAINING] or None,
-        "error": model.error,
-    }
-    return {name: value for name, value in shown.items() if value is not None}
-
-
-def _coming(course: Course) -> dict[str, Any]:
-    shown = {"version": course.who.partition("@")[2], "stage": course.stage.value, "share": course.share}
-    return {name: value for name, value in shown.items() if value is not None}
-
-
-def _told(version: LiveVersion) -> dict[str, Any]:
-    course = version.course
-    return {
-        "version": version.version,
-        "role": course.stage.value,
-        "since": course.since,
-        "sha256": version.identity,
-        "figures": msgspec.to_builtins(version.figures),
-    }

@@ -1,65 +1,187 @@
-"""Which engine computes a version: its kind says so."""
+"""How a version comes from the store into memory: fetched, tried, given its share of the device, loaded."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
-import threading
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
-from models.decoder.blocks import Blocks
-from models.decoder.decoder import Decoder, Sizes
-from models.decoder.disk import BlockFolder
+from core.errors import NoRoomError, UnsafeModelError
+from models.budget import Share
+from models.decoder.decoder import Decoder
 from models.device import Device
 from models.folder import ModelFolder
 from models.inference import InferenceThread
-from models.manifest import Kind
+from models.manifest import Kind, Manifest
+from models.precision import FP32
 from models.runtime import Runtime
+from models.store import ModelStore
+from models.swap import Course, Stage
+from models.talking import TRIED, Talking
+from models.verifier import Place, Verifier, patience
+from models.version import LiveVersion, Load
 
 log = logging.getLogger(__name__)
 
 
-class Talking:
-    """What language models have on a worker: all of them together."""
+class Loader:
+    """One worker's way of doing it. Belongs to one event loop; what takes time is done on other threads."""
 
-    def __init__(self, sizes: Sizes | None = None, folder: Path | None = None, budget: int = 0) -> None:
-        """folder: for the attention state of idle sessions, so many bytes at most; made when the first model is loaded.
-        Without one it is dropped when its slot is needed."""
-        self.sizes = sizes or Sizes()
-        self._folder, self._budget = folder, budget
-        self._blocks: BlockFolder | None = None
-        self._lock = threading.Lock()
+    def __init__(
+        self,
+        store: ModelStore,
+        device: Device,
+        thread: InferenceThread,
+        aside: InferenceThread | None = None,
+        verifier: Verifier | None = None,
+        talking: Talking | None = None,
+    ) -> None:
+        """aside: where shadows compute. verifier: tries what is to be loaded first. talking: what language models have
+        here."""
+        self.store = store
+        self.device = device
+        self.thread = thread
+        self.verifier = verifier
+        self.checks: list[Callable[[Manifest], None]] = []
+        """Conditions that a version must meet: each raises a ModelError."""
+        self._aside = aside
+        self._talking = talking or Talking(TRIED)
+        self._turn = asyncio.Lock()
+        self._weights: dict[str, int] = {}
+        """Key of a folder and precision -> bytes of its weights, for those that have been candidates."""
+        self._keys: dict[tuple[str, Load], str] = {}
+
+    async def candidate(self, name: str, load: Load, course: Course) -> ModelFolder:
+        """A version's folder, tried as far as that can be done beside what is live. Raises ModelError."""
+        version, precision = load
+        folder = await asyncio.to_thread(self.store.fetch, name, version, course.downloaded)
+        for check in self.checks:
+            check(folder.manifest)
+        course.to(Stage.VERIFYING)
+        key = self._keys[name, load] = folder.key(precision)
+        self._weights[key] = await asyncio.to_thread(folder.weights, precision)
+        memory, need = self.device.memory, self.need(folder, precision)
+        if memory.limit is not None and need > memory.limit:
+            raise NoRoomError(f"{folder.identity} can never be held: {memory.told(need)}")
+        if self.verifier is not None:
+            async with self.turn():
+                await self._try(self.verifier, folder, precision, need)
+        return folder
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Where somebody counts, versions are tried and loaded one after the other: so room that one of them has been
+        given, or that others make for it, is nobody else's, and what is measured is its own."""
+        if not self.counts:
+            yield
+            return
+        async with self._turn:
+            yield
 
     @property
-    def blocks(self) -> Blocks | None:
-        """Where it goes. A folder that can't be made costs no answer: it is as if there were none, and said so."""
-        with self._lock:
-            if self._blocks is None and self._folder is not None and self._budget:
-                try:
-                    self._blocks = BlockFolder(self._folder, self._budget)
-                except OSError as error:
-                    log.warning("Attention state of idle sessions isn't kept on disk: %s", error)
-                    self._folder = None
-            return self._blocks
+    def counts(self) -> bool:
+        """Whether there is an account of the device's memory: on the CPU nobody needs one."""
+        return self.device.runs_on != "cpu" or self.device.memory.limit is not None
+
+    async def tried(self, name: str, load: Load, course: Course) -> Manifest:
+        """Has a version do all that it must before it goes live, and lets it go. Raises ModelError."""
+        folder = await self.candidate(name, load, course)
+        if self.verifier is not None:
+            return folder.manifest
+        async with self.turn():
+            roomy = self.device.memory.fits(self.need(folder, load[1]))
+            device, share = (self.device, self.share(folder, load[1])) if roomy else (Device.of("cpu"), None)
+            (await self._engine(folder, device, load[1], share, None, lambda: None)).close()
+        return folder.manifest
+
+    async def _engine(
+        self,
+        folder: ModelFolder,
+        device: Device,
+        precision: str,
+        share: Share | None,
+        aside: InferenceThread | None,
+        warming: Callable[[], None],
+    ) -> Runtime | Decoder:
+        """What computes a version: its kind says so. Raises the ModelErrors of that."""
+        if folder.manifest.kind is Kind.DECODER:
+            return await asyncio.to_thread(self._talking.load, folder, device, warming)
+        return await Runtime.load(
+            folder, device, self.thread, aside=aside, warming=warming, precision=precision, share=share
+        )
+
+    def need(self, folder: ModelFolder, precision: str) -> int:
+        """Bytes of the device that a candidate will take."""
+        key = folder.key(precision)
+        return self.device.memory.need(key, self._weights[key])
+
+    def need_of(self, name: str, load: Load) -> int:
+        """The same for what has been a candidate here; 0 for what hasn't."""
+        key = self._keys.get((name, load))
+        return 0 if key is None else self.device.memory.need(key, self._weights[key])
+
+    def share(self, folder: ModelFolder, precision: str) -> Share | None:
+        """What a candidate may hold of the device, where somebody counts. Raises NoRoomError."""
+        if not self.counts:
+            return None
+        return self.device.memory.reserve(folder.identity, self.need(folder, precision))
+
+    async def begun(
+        self,
+        folder: ModelFolder,
+        precision: str,
+        share: Share | None,
+        course: Course,
+        within_s: float | None = None,
+    ) -> LiveVersion:
+        """Loads a candidate here. within_s: how long that may take; what comes later is let go.
+
+        Raises what Runtime raises, and UnsafeModelError after the limit.
+        """
+        loading = asyncio.ensure_future(
+            self._engine(folder, self.device, precision, share, self._aside, lambda: course.to(Stage.WARMING))
+        )
+        await asyncio.wait((loading,), timeout=within_s)
+        if not loading.done():
+            loading.add_done_callback(_let_go)
+            raise UnsafeModelError(f"{folder.identity}: it wasn't loaded within {within_s:,.0f} s")
+        runtime = loading.result()
+        return LiveVersion(runtime.manifest, runtime, course, precision, share)
+
+    async def begun_again(self, version: LiveVersion) -> LiveVersion:
+        """Loads what has been unloaded, whatever is left of the device. Raises as begun()."""
+        runtime = version.engine
+        assert isinstance(runtime, Runtime)
+        course = Course(version.course.who)
+        course.to(Stage.VERIFYING)
+        share = self.device.memory.take(runtime.folder.identity, self.need(runtime.folder, version.precision))
+        return await self.begun(runtime.folder, version.precision, share, course, patience(runtime.folder))
+
+    async def _try(self, verifier: Verifier, folder: ModelFolder, precision: str, need: int) -> None:
+        """In another process: on the device where that has room for it beside all that is held, else on the CPU."""
+        memory, hurry = self.device.memory, not self.thread.load.joined
+        if memory.limit is None:
+            await verifier.check(folder, hurry=hurry, precision=precision)
+        elif memory.fits(need):
+            share = memory.reserve(f"the trial of {folder.identity}", need)
+            try:
+                place = Place(self.device.name, share.most, once=self.device.accelerator is not None)
+                await verifier.check(folder, hurry=hurry, precision=precision, place=place)
+            finally:
+                share.free()
+        else:
+            log.info("%s is tried on the CPU: there is no room for it beside what is live", folder.identity)
+            await verifier.check(folder, hurry=hurry, precision=precision, place=Place("cpu"))
 
 
-TRIED: Sizes = Sizes(slots=1, threads=1)
-"""What a candidate is tried with."""
+def whole(load: Load) -> str:
+    """A version with its precision, as people write it."""
+    version, precision = load
+    return version if precision == FP32 else f"{version} in {precision}"
 
 
-def load(
-    folder: ModelFolder,
-    device: Device,
-    thread: InferenceThread,
-    aside: InferenceThread | None = None,
-    warming: Callable[[], None] = lambda: None,
-    talking: Talking | None = None,
-) -> Runtime | Decoder:
-    """Loads and verifies, which takes its time: call it off the event loop. Raises the ModelErrors of the engine.
-
-    talking: of language models; without it, one is loaded as for a try.
-    """
-    if folder.manifest.kind is Kind.DECODER:
-        warming()
-        return Decoder(folder, device, talking.sizes if talking else TRIED, talking.blocks if talking else None)
-    return Runtime(folder, device, thread, aside, warming)
+def _let_go(loading: asyncio.Future[Runtime | Decoder]) -> None:
+    """Of a load that nobody waits for any more."""
+    if not loading.cancelled() and loading.exception() is None:
+        loading.result().close()

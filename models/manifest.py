@@ -8,16 +8,24 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+from pydantic import AfterValidator, Field, StringConstraints, ValidationError, model_validator
 
 from core.errors import ManifestError
-from core.events import ModelName, Version
+from core.events import PRECISION_PATTERN, ModelName, Version
+from models.calibration import Calibration, Isotonic
 from models.dtype import Dtype
 from models.features import SESSION, Feature, RawFeature, SessionFeature, parse
+from models.feedback import Awaited
 from models.language import TEMPLATE, TOKENIZER, Language
+from models.part import Part, Share
+from models.precision import FP32, Precision
+from models.quality import Performance
+from models.reference import CELLS, CategoryReference, FeatureReference
 
 MANIFEST: Final = "manifest.json"
 MODEL: Final = "model.onnx"
+LARGEST: Final = 10_000_000
+"""Bytes of a manifest.json, and of a store's list: a thousand golden examples of a hundred fields are 3 MB."""
 
 
 def _one_spelling(name: str) -> str:
@@ -34,7 +42,7 @@ Scalar = bool | float | str
 Label = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 OnnxName = Annotated[str, StringConstraints(min_length=1)]
-Share = Annotated[float, Field(ge=0, le=1)]
+PrecisionName = Annotated[str, StringConstraints(pattern=PRECISION_PATTERN)]
 
 
 class Kind(StrEnum):
@@ -51,11 +59,7 @@ class Kind(StrEnum):
         return self in (Kind.CLASSIFIER, Kind.REGRESSOR)
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings", protected_namespaces=())
-
-
-class InputField(_Part):
+class InputField(Part):
     """One column of an ONNX input."""
 
     name: FieldName
@@ -83,7 +87,7 @@ class InputField(_Part):
         return self.default is None
 
 
-class Input(_Part):
+class Input(Part):
     """An ONNX input of shape (n, len(fields))."""
 
     dtype: Dtype = Dtype.FLOAT32
@@ -111,7 +115,7 @@ class Input(_Part):
         return float(default) if self.dtype.floating else int(default)
 
 
-class Interval(_Part):
+class Interval(Part):
     """A regressor's own doubt: an output (n, 2) with the lower and the upper bound of its value."""
 
     output: OnnxName
@@ -119,7 +123,7 @@ class Interval(_Part):
     """The width at which nothing is known: confidence falls from 1 at width 0 to 0 here."""
 
 
-class Outputs(_Part):
+class Outputs(Part):
     """Which ONNX output says what."""
 
     probabilities: OnnxName | None = None
@@ -129,7 +133,7 @@ class Outputs(_Part):
     interval: Interval | None = None
 
 
-class Decision(_Part):
+class Decision(Part):
     """A yes or no on every prediction: whether a label's probability, or a regressor's value, is above a bound."""
 
     label: Label | None = None
@@ -137,7 +141,7 @@ class Decision(_Part):
     above: Annotated[float, Field(allow_inf_nan=False)]
 
 
-class Thresholds(_Part):
+class Thresholds(Part):
     """Where a prediction counts as doubtful, and where it counts as a yes."""
 
     low_confidence: Share = 0.7
@@ -145,25 +149,25 @@ class Thresholds(_Part):
     decision: Decision | None = None
 
 
-class Golden(_Part):
+class Golden(Part):
     """One example that the model must reproduce before it goes live."""
 
     inputs: dict[FieldName, Scalar | None]
     """Every field by name, raw and session, with the value it is filled with; null takes the default."""
     expected: Annotated[dict[str, Annotated[float, Field(allow_inf_nan=False)]], Field(min_length=1)]
-    """label -> probability; {"value": v} for regressors."""
+    """label -> probability; {"value": v} for regressors. The graph's own, before any calibration."""
     tolerance: Annotated[float, Field(gt=0)] = 1e-4
     """Largest absolute difference."""
 
 
-class Manifest(_Part):
+class Manifest(Part):
     """A model version: names its files, its inputs, its outputs and what proves that it works."""
 
     format: Literal[1] = 1
     name: ModelName
     version: Version
     kind: Kind = Kind.CLASSIFIER
-    inputs: dict[OnnxName, Input] = {}
+    inputs: dict[OnnxName, Input] = Field(default_factory=dict)
     """Of models that score."""
     outputs: Outputs = Outputs()
     labels: tuple[Label, ...] = ()
@@ -173,10 +177,24 @@ class Manifest(_Part):
     thresholds: Thresholds = Thresholds()
     reference_confidence: tuple[Share, ...] = ()
     """Confidences on the model's own validation data: what drift is measured against."""
+    feedback: Awaited | None = None
+    """What labels that come back are waited for; null: its answers are never judged."""
+    features: dict[FieldName, FeatureReference] = Field(default_factory=dict)
+    """What its inputs looked like, for those that are to be watched: raw features, which needn't fill an input, and
+    session features that do."""
+    calibration: Calibration | None = None
+    """Of classifiers: what makes the graph's probabilities true. Answers, confidence, decisions and thresholds are
+    about what comes out of it; golden examples about what goes in, so that a version can be calibrated without new
+    ones."""
+    performance: Performance | None = None
+    """How labels that come back are judged; null: as a Performance without anything said."""
     golden: tuple[Golden, ...] = ()
     """Of models that score; a decoder's are in `language`."""
     language: Language | None = None
     """Of decoders."""
+    precisions: dict[PrecisionName, Precision] = Field(default_factory=dict)
+    """Name -> the same model in another file (models/precision.py). model.onnx is fp32; where it is named, then for its
+    latency."""
     licence: str | None = None
     made_by: str | None = None
     """What made it: program, data, date; free text."""
@@ -190,6 +208,23 @@ class Manifest(_Part):
             return self
         if self.language is not None:
             raise ValueError(f"language belongs to a decoder, not to a {self.kind}")
+        self._check_answers()
+        if self.feedback is not None:
+            self.feedback.check(self.labels)
+        classifier = self.kind is Kind.CLASSIFIER
+        if isinstance(self.calibration, Isotonic) and len(self.labels) != 2:
+            raise ValueError(f"an isotonic calibration is for two labels, and labels are {list(self.labels)}")
+        if self.calibration and not classifier:
+            raise ValueError("a regressor has no calibration")
+        if self.performance and self.performance.measured:
+            self.performance.measured.check(classifier)
+        self._check_precisions()
+        self._check_fields()
+        self._check_features()
+        return self
+
+    def _check_answers(self) -> None:
+        """Of models that score."""
         if not self.inputs:
             raise ValueError(f"a {self.kind} needs inputs")
         classifier = self.kind is Kind.CLASSIFIER
@@ -204,8 +239,6 @@ class Manifest(_Part):
         decision = self.thresholds.decision
         if decision and decision.label not in (self.labels if classifier else (None,)):
             raise ValueError(f"thresholds.decision.label is {decision.label!r}, but labels are {list(self.labels)}")
-        self._check_fields()
-        return self
 
     def _check_language(self) -> None:
         if self.language is None:
@@ -214,6 +247,15 @@ class Manifest(_Part):
             raise ValueError("a decoder has neither inputs, outputs, labels and thresholds nor golden: see language")
         if missing := {TOKENIZER, TEMPLATE} - self.files.keys():
             raise ValueError(f"files must name {', '.join(sorted(missing))}")
+
+    def _check_precisions(self) -> None:
+        for name, one in self.precisions.items():
+            if (one.file == MODEL) != (name == FP32):
+                raise ValueError(f"precisions.{name}.file is {one.file!r}: {MODEL} is {FP32}, and nothing else is")
+            if one.file not in self.files:
+                raise ValueError(f"precisions.{name}.file is {one.file!r}, which files doesn't name")
+        if len({one.file for one in self.precisions.values()}) < len(self.precisions):
+            raise ValueError("two precisions have the same file")
 
     def _check_fields(self) -> None:
         wanted = {field.name for _, field in self.fields()}
@@ -230,6 +272,18 @@ class Manifest(_Part):
                 if value is not None and not given.dtype.accepts(value):
                     raise ValueError(f"golden[{index}].inputs[{field.name!r}] is {value!r}, no {given.dtype}")
 
+    def _check_features(self) -> None:
+        if (cells := sum(described.cells for described in self.features.values())) > CELLS:
+            raise ValueError(f"features has {cells:,} values and shares; {CELLS:,} are allowed")
+        filled = {field.name for _, field in self.fields()}
+        for name, described in self.features.items():
+            if not isinstance(parse(name), SessionFeature):
+                continue
+            if name not in filled:
+                raise ValueError(f"features describes {name}, which fills no input")
+            if isinstance(described, CategoryReference):
+                raise ValueError(f"features describes {name} by categories; it is a number")
+
     def fields(self) -> Iterator[tuple[Input, InputField]]:
         """Every column of every input, in order; a field may fill several."""
         return ((given, field) for given in self.inputs.values() for field in given.fields)
@@ -238,6 +292,16 @@ class Manifest(_Part):
     def identity(self) -> str:
         """As logs and errors name it: name@version."""
         return f"{self.name}@{self.version}"
+
+    @property
+    def uncalibrated(self) -> Self:
+        """The same without its calibration: what the graph itself answers to."""
+        return self if self.calibration is None else self.model_copy(update={"calibration": None})
+
+    @property
+    def offered(self) -> dict[str, Precision]:
+        """All of its precisions; fp32 is always among them."""
+        return {FP32: Precision(file=MODEL)} | self.precisions
 
     @property
     def raw_fields(self) -> tuple[str, ...]:
@@ -252,6 +316,8 @@ class Manifest(_Part):
     @classmethod
     def parse(cls, raw: bytes | str, where: str) -> Self:
         """Reads manifest.json's text. Raises ManifestError that begins with `where` and names each wrong place."""
+        if len(raw) > LARGEST:
+            raise too_large(where)
         try:
             return cls.model_validate_json(raw)
         except ValidationError as error:
@@ -261,7 +327,8 @@ class Manifest(_Part):
     def read(cls, path: Path, where: str) -> Self:
         """Reads a manifest file. Raises ManifestError where there is none, or none that can be read."""
         try:
-            raw = path.read_bytes()
+            with path.open("rb") as file:
+                raw = file.read(LARGEST + 1)
         except OSError as error:
             raise ManifestError(f"{where}: {path.name} can't be read: {error.strerror or error}") from error
         return cls.parse(raw, where)
@@ -269,8 +336,14 @@ class Manifest(_Part):
     def write(self, folder: Path) -> Path:
         """Writes it into a model folder, as a person reads it. Returns the file."""
         path = folder / MANIFEST
-        path.write_text(self.model_dump_json(indent=2, exclude_none=True) + "\n", encoding="utf-8")
+        unsaid = None if self.features else {"features"}
+        path.write_text(self.model_dump_json(indent=2, exclude_none=True, exclude=unsaid) + "\n", encoding="utf-8")
         return path
+
+
+def too_large(where: str) -> ManifestError:
+    """Of a file that nobody reads to its end."""
+    return ManifestError(f"{where}: it has more than {LARGEST / 1e6:g} MB, which is all that it may have")
 
 
 def mistakes(error: ValidationError) -> str:

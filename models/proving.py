@@ -36,7 +36,7 @@ def proved(folder: ModelFolder) -> ModelFolder:
         if folder.manifest.golden:
             return folder
         example = _plain(folder)
-        scores = Scores.of(folder.manifest, runtime.compute(matrices(folder.manifest, [example])))
+        scores = Scores.of(folder.manifest.uncalibrated, runtime.compute(matrices(folder.manifest, [example])))
     if len(scores.broken):
         return folder
     expected = dict(zip(scores.labels, map(float, scores.matrix[0]), strict=True))

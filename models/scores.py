@@ -25,7 +25,8 @@ class Scores:
     labels: tuple[str, ...]
     """Names of the matrix's columns; ("value",) for regressors."""
     matrix: NDArray[np.float32]
-    """(n, len(labels)): a classifier's probabilities, or a regressor's values."""
+    """(n, len(labels)): a classifier's probabilities, calibrated where the manifest says how, or a regressor's values.
+    """
     best: NDArray[np.intp]
     """(n,): column of the largest score."""
     confidence: NDArray[np.float32] | None
@@ -60,6 +61,9 @@ class Scores:
             if interval is not None:
                 interval = interval.copy()
                 interval[broken] = 0.0
+        if manifest.calibration is not None:
+            matrix = manifest.calibration.applied(matrix)
+            matrix[broken] = 0.0
         sure = confidence(matrix) if classifier else None
         if bounds and interval is not None:
             sure = interval_confidence(interval, bounds.widest)

@@ -19,17 +19,16 @@ from typing import Any, Final
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 import fsspec
-from fsspec.asyn import AsyncFileSystem
 from fsspec.implementations.http import HTTPFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
 from core.errors import ManifestError, ModelError, ModelNotFoundError, StoreAwayError, TamperedError
 from models.cache import ModelCache
-from models.download import download
+from models.download import download, small
 from models.features import SessionFeature
 from models.folder import ModelFolder, check_listing
 from models.index import INDEX, Index
-from models.manifest import MANIFEST, Manifest
+from models.manifest import LARGEST, MANIFEST, Manifest, too_large
 
 log = logging.getLogger(__name__)
 
@@ -163,6 +162,10 @@ class ModelStore:
                 self._fs.pipe_file(self._path(INDEX), index.text().encode())
         return index
 
+    def holds(self, folder: Path) -> bool:
+        """Whether a folder of this machine lies in the store, where versions never change."""
+        return self._local and folder.resolve().is_relative_to(Path(self._root).resolve())
+
     def needed(self) -> frozenset[SessionFeature]:
         """The session features that any version in the store asks for; while the store is away, of those that are
         cached. Manifests that can't be read are left out with a warning: such a version can't go live either."""
@@ -170,8 +173,8 @@ class ModelStore:
         try:
             for name in self._models():
                 for version in self._versions(name):
-                    raw = self._read(f"{name}@{version}", name, version, MANIFEST)
                     try:
+                        raw = self._read(f"{name}@{version}", name, version, MANIFEST)
                         features.update(Manifest.parse(raw or b"", f"{name}@{version}: {MANIFEST}").session_features)
                     except ManifestError as error:
                         log.warning("left out of the features to keep: %s", error)
@@ -271,8 +274,10 @@ class ModelStore:
         for pause in (*PAUSES, None):
             try:
                 with self._reading(what):
-                    patience = {"timeout": _PATIENCE_S} if isinstance(self._fs, AsyncFileSystem) else {}
-                    return bytes(self._fs.cat_file(self._path(*parts), **patience))
+                    whole = small(self._fs, self._path(*parts), LARGEST, _PATIENCE_S)
+                    if whole is None:
+                        raise too_large(f"{what}: {parts[-1]}")
+                    return whole
             except _MissingError:
                 return None
             except StoreAwayError:

@@ -18,7 +18,7 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -30,12 +30,15 @@ from core.errors import (
     TamperedError,
     UnsafeModelError,
 )
+from models.budget import Share
 from models.device import Device
 from models.folder import ModelFolder, sha256
 from models.inference import InferenceThread
-from models.loading import load
-from models.manifest import MANIFEST, Manifest
+from models.manifest import MANIFEST, Kind, Manifest
 from models.memory import available
+from models.precision import FP32
+from models.runtime import Runtime
+from models.talking import TRIED, Talking
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +65,17 @@ ERRORS: Final = {
 }
 
 
+class Place(NamedTuple):
+    """Where a candidate is tried."""
+
+    device: str
+    """As Device.of takes it."""
+    room: int | None = None
+    """Bytes of the device's memory that it may take."""
+    once: bool = False
+    """Whether the process ends with it: one that has used an accelerator holds some of its memory until then."""
+
+
 class _Request(msgspec.Struct):
     path: str
     name: str
@@ -70,6 +84,9 @@ class _Request(msgspec.Struct):
     device: str
     memory: int | None
     """Bytes that it may take."""
+    precision: str = FP32
+    room: int | None = None
+    """Bytes of the device's memory that it may take."""
 
 
 class _Answer(msgspec.Struct):
@@ -117,34 +134,38 @@ class Verifier:
         """Of the process, while there is one."""
         return self._process.pid if self._process is not None else None
 
-    async def check(self, folder: ModelFolder, *, hurry: bool = False) -> None:
+    async def check(
+        self, folder: ModelFolder, *, hurry: bool = False, precision: str = FP32, place: Place | None = None
+    ) -> None:
         """Returns when the version has done over there what Runtime asks of it; at once when it has before.
 
-        hurry: nobody is being answered, so that it needn't let others pass. Raises what Runtime does, and
-        UnsafeModelError when the process died of the version or had to be ended.
+        hurry: nobody is being answered, so that it needn't let others pass. place: where, if not on the verifier's own
+        device for as long as it likes. Raises what Runtime does, and UnsafeModelError when the process died of the
+        version or had to be ended.
         """
+        key = folder.key(precision)
         async with self._turn:
-            if folder.sha256 in self._passed:
+            if key in self._passed:
                 return
             # A process that is there already may die of what it has done before: then a new one has the last word.
             for last in (True,) if self._process is None else (False, True):
                 try:
-                    await self._try(folder, hurry)
+                    await self._try(folder, hurry, precision, place or Place(self._device))
                     break
                 except _EndedError as ended:
                     if last:
                         raise UnsafeModelError(f"{folder.identity}: {ended}") from None
                     log.warning("%s is tried once more: %s, and had tried others before", folder.identity, ended)
-            self._passed.add(folder.sha256)
+            self._passed.add(key)
 
     async def close(self) -> None:
         """Ends the process, whatever it does."""
         self._closed = True
         await self._end()
 
-    async def _try(self, folder: ModelFolder, hurry: bool) -> None:
+    async def _try(self, folder: ModelFolder, hurry: bool, precision: str, place: Place) -> None:
         self._refuse_when_closed(folder)
-        limit_s = await asyncio.to_thread(self._limit, folder)
+        limit_s = await asyncio.to_thread(patience, folder, self._limit_s)
         process = await self._running(folder)
         if not hurry:
             with suppress(ProcessLookupError):
@@ -153,7 +174,7 @@ class Verifier:
         answer: _Answer | None = None
         try:
             async with asyncio.timeout(limit_s):
-                answer = await self._ask(process, self._request(folder))
+                answer = await self._ask(process, self._request(folder, precision, place))
         except TimeoutError:
             raise UnsafeModelError(
                 f"{folder.identity}: it was given {limit_s:,.0f} s, and had to be ended {self.doing}"
@@ -166,7 +187,7 @@ class Verifier:
                 f"{folder.identity}: the process that tried it talks nonsense {self.doing}"
             ) from None
         finally:
-            if answer is None:
+            if answer is None or place.once:
                 await self._end()
         self._idle = asyncio.get_running_loop().call_later(self._idle_s, self._let_go)
         if answer.error is not None:
@@ -186,12 +207,14 @@ class Verifier:
                 ) from error
         return self._process
 
-    def _request(self, folder: ModelFolder) -> _Request:
+    def _request(self, folder: ModelFolder, precision: str, place: Place) -> _Request:
         memory, left = self._memory, available()
         if memory is None and left is not None:
             memory = left // 2  # the rest is for the worker, and for whoever else tries one
         path, manifest = folder.path.absolute(), folder.manifest
-        return _Request(str(path), manifest.name, manifest.version, folder.sha256, self._device, memory)
+        return _Request(
+            str(path), manifest.name, manifest.version, folder.sha256, place.device, memory, precision, place.room
+        )
 
     async def _ask(self, process: Process, request: _Request) -> _Answer:
         assert process.stdin is not None
@@ -205,12 +228,6 @@ class Verifier:
                 return answer
             self.doing = answer.doing
         raise _EndedError(f"the process that tried it ended {self.doing}, {_how(await process.wait())}")
-
-    def _limit(self, folder: ModelFolder) -> float:
-        size = 0
-        with suppress(OSError):  # one has gone: that is for whoever opens it to tell
-            size = sum((folder.path / file).stat().st_size for file in folder.manifest.files)
-        return min(LONGEST_S, self._limit_s + size / BYTES_A_SECOND)
 
     def _refuse_when_closed(self, folder: ModelFolder) -> None:
         if self._closed:
@@ -230,6 +247,14 @@ class Verifier:
             with suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
+
+
+def patience(folder: ModelFolder, least_s: float = LIMIT_S) -> float:
+    """Seconds that a version may take to be loaded and tried."""
+    size = 0
+    with suppress(OSError):  # one has gone: that is for whoever opens it to tell
+        size = sum((folder.path / file).stat().st_size for file in folder.manifest.files)
+    return min(LONGEST_S, least_s + size / BYTES_A_SECOND)
 
 
 def _how(status: int) -> str:
@@ -263,7 +288,9 @@ def verdict(request: _Request, thread: InferenceThread, tell: Callable[[_Answer]
         _bound(request.memory)
         folder = _folder(request, who)
         tell(_Answer("while it was loaded"))
-        load(folder, Device.of(request.device), thread, warming=lambda: tell(_Answer("in its first runs"))).close()
+        device = Device.of(request.device, memory=request.room)
+        share = device.memory.take(who, request.room) if request.room is not None else None
+        _try(folder, device, thread, request, share, lambda: tell(_Answer("in its first runs")))
     except Exception as error:
         words = str(error) if isinstance(error, ModelError) else f"{who} can't be tried: {error!r}"
         words = " ".join(words.split())[:LONGEST_WORDS]
@@ -272,6 +299,20 @@ def verdict(request: _Request, thread: InferenceThread, tell: Callable[[_Answer]
         words += f"; it may take {request.memory / 1e6:,.0f} MB, half of what this machine has left"
         return _Answer(error=UnsafeModelError.__name__, words=words)
     return _Answer()
+
+
+def _try(
+    folder: ModelFolder,
+    device: Device,
+    thread: InferenceThread,
+    request: _Request,
+    share: Share | None,
+    warming: Callable[[], None],
+) -> None:
+    if folder.manifest.kind is Kind.DECODER:
+        Talking(TRIED).load(folder, device, warming).close()
+    else:
+        Runtime(folder, device, thread, warming=warming, precision=request.precision, share=share).close()
 
 
 def _folder(request: _Request, who: str) -> ModelFolder:

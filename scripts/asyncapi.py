@@ -26,6 +26,8 @@ SCHEMAS: Final = "#/components/schemas/"
 TEXT: Final = {"type": "string"}
 OPERATIONS: Final = {Direction.IN: "receive", Direction.OUT: "send"}
 """Seen from the worker, as AsyncAPI 3 wants it."""
+PUBLIC: Final = [spec for spec in ALL if spec.direction in OPERATIONS]
+"""What is internal has no form that others may rely on."""
 
 
 def document() -> dict[str, Any]:
@@ -40,15 +42,15 @@ def document() -> dict[str, Any]:
             "license": {"name": project["license"]},
         },
         "defaultContentType": "application/json",
-        "channels": {spec.name: channel(spec) for spec in ALL},
+        "channels": {spec.name: channel(spec) for spec in PUBLIC},
         "operations": {
             f"{OPERATIONS[spec.direction]}-{spec.name}": {
                 "action": OPERATIONS[spec.direction],
                 "channel": {"$ref": f"#/channels/{spec.name}"},
             }
-            for spec in ALL
+            for spec in PUBLIC
         },
-        "components": {"schemas": schemas(spec.value for spec in ALL if spec.value is not bytes)},
+        "components": {"schemas": schemas(spec.value for spec in PUBLIC if spec.value is not bytes)},
     }
 
 

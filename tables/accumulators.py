@@ -67,6 +67,10 @@ class Family:
         """What accumulators are kept for: here each key that a feature names, once."""
         return tuple(dict.fromkeys(map(_key, asked)))
 
+    def columns_of(self, feature: SessionFeature) -> tuple[str, ...]:
+        """The columns that one of its features is read from."""
+        return tuple(_column(part, _key(feature)) for part in self.parts)
+
     def fold(self, columns: Floats, events: Events, out: Floats) -> None:
         """Folds the events into their sessions' columns, in place, and writes the features that they see.
 

@@ -66,12 +66,19 @@ class Aggregates:
                 columns += family.columns
         self.columns: Final = tuple(columns)
         """Names of a row's columns: count, first_ts, last_ts, then what the wanted features need."""
+        self.read_from: Final = {
+            feature.name: family.columns_of(feature)
+            for family in families
+            for feature in kept
+            if feature.kind in family.kinds
+        }
+        """Feature -> the columns that it is read from."""
         self.empty: Final[Floats] = np.array([value for family in families for value in family.empty], np.float64)
         """(ncols,) the row of a session without events."""
         self.empty.setflags(write=False)
         self.readable: Final = tuple(name for family, _ in self._families for name in family.named())
         """Names of what read() says."""
-        self._ttl_ms: Final = ttl_ms
+        self.ttl_ms: Final = ttl_ms
 
     def fold(self, state: Floats, rows: Rows, ts: Floats, values: Floats) -> Folded:
         """Folds n events into their sessions' rows, in place; events of one session in the order given.
@@ -152,8 +159,8 @@ class Aggregates:
 
     def _round(self, work: Floats, ts: Floats, x: Floats, missing: Bools | None, out: Floats, late: Bools) -> None:
         """Folds at most one event a session. work: (ncols, n), the rest as in fold(), transposed."""
-        if self._ttl_ms is not None:
-            expired = ts - work[LAST_TS] > self._ttl_ms
+        if self.ttl_ms is not None:
+            expired = ts - work[LAST_TS] > self.ttl_ms
             if expired.any():
                 work[:, expired] = self.empty[:, None]
         newest = work[LAST_TS].copy()

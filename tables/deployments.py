@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from core.errors import RequestRefusedError
-from core.events import Action, Canary, Deployment
+from core.errors import ModelError, RequestRefusedError
+from core.events import Action, Backfill, Canary, Deployment
 from engine.table import Table
 from models.limits import unknown
+from models.precision import FP32, Precision, chosen, named
 
+Offers = Callable[[str], Mapping[str, Precision]]
+"""Version -> its precisions; it is asked where a request is about them."""
+
+PRECISE: Final = ("deploy", "promote", "canary", "shadow", "rollback")
+"""Actions that a precision may be asked for with."""
 MAX_SHADOWS: Final = 3
 """Each one computes every event once more."""
 
@@ -25,36 +31,38 @@ class Deployments(Table[str, Deployment]):
         return self.decode(raw).model_dump(mode="json", exclude_none=True)
 
 
-def judge(model: str, action: Action, now: Deployment | None, versions: Sequence[str], ts: int) -> Deployment:
+def judge(
+    model: str,
+    action: Action,
+    now: Deployment | None,
+    versions: Sequence[str],
+    ts: int,
+    offers: Offers = lambda version: {},
+) -> Deployment:
     """The state that an accepted request leads to. Raises RequestRefusedError, which says what to do.
 
-    now: the state so far; versions: what the store holds of the model; ts: ms since epoch.
+    now: the state so far; versions: what the store holds of the model; ts: ms since epoch; offers: may read the store,
+    and what it raises is raised.
     """
-    return _Judge(model, action, now, versions, ts).decided()
+    return _Judge(model, action, now, versions, ts, offers).decided()
 
 
 class _Judge:
     """One request, and what it meets."""
 
-    def __init__(self, model: str, action: Action, now: Deployment | None, versions: Sequence[str], ts: int) -> None:
+    def __init__(
+        self, model: str, action: Action, now: Deployment | None, versions: Sequence[str], ts: int, offers: Offers
+    ) -> None:
         self._model = model
         self._action = action
         self._now = now
         self._versions = versions
         self._ts = ts
+        self._offers = offers
 
     def decided(self) -> Deployment:
+        self._refuse_wrong()
         action = self._action
-        revision = self._now.revision if self._now else 0
-        if action.based_on is not None and action.based_on != revision:
-            raise RequestRefusedError(
-                f"the request is based on revision {action.based_on} of {self._model}, which is at {revision}: look "
-                "at /models and send it again"
-            )
-        if action.limits and (why := unknown(action.limits)) is not None:
-            raise RequestRefusedError(why)
-        if action.fallback is not None:
-            self._want(action.fallback)
         match action.action:
             case "deploy" | "promote":
                 return self._promoted()
@@ -72,8 +80,25 @@ class _Judge:
                 return self._responded()
             case "republish":
                 return self._unchanged()
+            case "backfill":
+                return self._filling()
             case other:
                 raise RequestRefusedError(f"action {other!r} is none of a model's")
+
+    def _refuse_wrong(self) -> None:
+        action, revision = self._action, self._now.revision if self._now else 0
+        if action.based_on is not None and action.based_on != revision:
+            raise RequestRefusedError(
+                f"the request is based on revision {action.based_on} of {self._model}, which is at {revision}: look "
+                "at /models and send it again"
+            )
+        asks = (action.precision, action.max_error, action.max_latency) != (None, None, None)
+        if asks and action.action not in PRECISE:
+            raise RequestRefusedError(f"{action.action} takes no precision: {', '.join(PRECISE)} do")
+        if action.limits and (why := unknown(action.limits)) is not None:
+            raise RequestRefusedError(why)
+        if action.fallback is not None:
+            self._want(action.fallback)
 
     def _promoted(self) -> Deployment:
         self._refuse_frozen()
@@ -86,6 +111,7 @@ class _Judge:
             )
         self._want(version)
         return self._next(
+            version,
             active=version,
             previous=self._before(version),
             canary=None,
@@ -106,6 +132,7 @@ class _Judge:
             raise RequestRefusedError(f"{self._model}@{version} is the active version: it answers for all already")
         self._want(version)
         return self._next(
+            version,
             canary=Canary(version=version, share=self._action.share),
             shadow=tuple(one for one in now.shadow if one != version),
         )
@@ -122,7 +149,7 @@ class _Judge:
                 f"version: unload one of {', '.join(now.shadow)} first"
             )
         self._want(version)
-        return self._next(shadow=(*now.shadow, version))
+        return self._next(version, shadow=(*now.shadow, version))
 
     def _rolled_back(self) -> Deployment:
         """A canary goes first; without one the active version. A freeze holds nobody back from a retreat."""
@@ -139,7 +166,7 @@ class _Judge:
             raise RequestRefusedError(f"{self._model}@{version} is active already")
         self._want(version)
         shadow = tuple(one for one in now.shadow if one != version)
-        return self._next(active=version, previous=now.active, canary=None, shadow=shadow)
+        return self._next(version, active=version, previous=now.active, canary=None, shadow=shadow)
 
     def _frozen(self, freeze: bool) -> Deployment:
         now = self._deployed()
@@ -152,7 +179,7 @@ class _Judge:
     def _unloaded(self) -> Deployment:
         now, version = self._deployed(), self._action.version
         if version in (None, now.active):
-            return self._next(active=None, previous=now.active, canary=None, shadow=())
+            return self._next(active=None, previous=now.active, canary=None, shadow=(), backfill=None)
         if version not in now.versions:
             raise RequestRefusedError(f"{self._model}@{version} isn't deployed: nothing of it is loaded")
         if version == _of_canary(now):
@@ -177,6 +204,16 @@ class _Judge:
             shadow = tuple(one for one in now.shadow if one != now.fallback)
             changes |= {"active": now.fallback, "previous": now.active, "canary": canary, "shadow": shadow}
         return self._next(**changes, response=now.response)
+
+    def _filling(self) -> Deployment:
+        """Which features that is, whoever has the manifests says."""
+        now, since = self._deployed(), self._action.since
+        if since is not None and since > self._ts:
+            raise RequestRefusedError("observations that are still to come need no backfill: name a time in the past")
+        if self._action.version not in (None, *now.versions):
+            raise RequestRefusedError(f"{self._model}@{self._action.version} isn't deployed: deploy it first")
+        revision = now.revision + 1
+        return self._next(backfill=Backfill(revision=revision, features=(), since=since))
 
     def _unchanged(self) -> Deployment:
         if self._now is None:
@@ -207,7 +244,22 @@ class _Judge:
             return None
         return self._now.previous if self._now.active in (None, version) else self._now.active
 
-    def _next(self, **changes: Any) -> Deployment:
+    def _precise(self, version: str) -> str:
+        """The precision that a request means for its version: the one it asks for, the one that it has, or fp32."""
+        action, now = self._action, self._now
+        who = f"{self._model}@{version}"
+        try:
+            if action.precision is not None:
+                named(action.precision, self._offers(version), who)
+                return action.precision
+            if action.max_error is not None or action.max_latency is not None:
+                return chosen(self._offers(version), who, action.max_error, action.max_latency)
+        except ModelError as error:
+            raise RequestRefusedError(str(error)) from None
+        return FP32 if now is None else now.precision_of(version)
+
+    def _next(self, version: str | None = None, **changes: Any) -> Deployment:
+        """version: the one that is asked for."""
         now, action = self._now, self._action
         state = now or Deployment(model=self._model, revision=1, active=None, since=self._ts)
         limits = state.limits if action.limits is None else action.limits
@@ -216,7 +268,7 @@ class _Judge:
             raise RequestRefusedError(
                 f"the response to a drift of {self._model} is {response}: name its fallback version too, as `fallback`"
             )
-        return state.model_copy(
+        after = state.model_copy(
             update={
                 "revision": state.revision + 1 if now else 1,
                 "fallback": action.fallback or state.fallback,
@@ -229,6 +281,11 @@ class _Judge:
                 "reason": action.reason,
             }
             | changes
+        )
+        precise = state.precision if version is None else state.precision | {version: self._precise(version)}
+        kept = {*after.versions, after.previous, after.fallback}
+        return after.model_copy(
+            update={"precision": {one: name for one, name in precise.items() if one in kept and name != FP32}}
         )
 
 

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, cast
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from core.clock import latest_ms
 from core.errors import UsageError
 from engine.batch import Slice
-from engine.columns import ColumnShard, RowCodec
+from engine.columns import ColumnShard, RowCodec, noted
 from engine.store import PartitionStore
 from engine.table import Shard, Table
 from models.features import SESSION, SessionFeature
 from tables.aggregates import LAST_TS, Aggregates, Folded
+from tables.keeping import NOTE, Keeping, SessionShard
 
 Floats = NDArray[np.float64]
 
+SKEW_MS: Final = 3_600_000
+"""By how much the clocks of two workers may differ when one tells what it was asked for later than the other began."""
 TIMES: Final = ("first_ts", "last_ts")
 """Columns that are shown among the features."""
 
@@ -39,20 +44,22 @@ class Sessions(Table[str, dict[str, float]]):
         self.configure((), ttl=None, hot=1)
 
     def configure(self, wanted: Iterable[SessionFeature], ttl: timedelta | None, hot: int) -> None:
-        """wanted: the aggregates to keep; ttl: event time of silence that ends a session; hot: rows in memory, per
-        partition."""
+        """wanted: the aggregates to keep, as the store's models ask for them now; ttl: event time of silence that ends
+        a session; hot: rows in memory, per partition."""
+        self._known_ms = int(time.time() * 1e3)
         self._ttl_ms = None if ttl is None else ttl / timedelta(milliseconds=1)
         self._hot = hot
         self._wanted: dict[SessionFeature, None] = {}
         self.want(wanted)
 
     def want(self, features: Iterable[SessionFeature]) -> None:
-        """Keeps these aggregates too from now on: a session's start empty with its next event."""
+        """Keeps these aggregates too from now on, in every partition with its next batch: a session's start empty with
+        its next event."""
         more = dict.fromkeys((*self._wanted, *features))
         if len(more) != len(self._wanted) or not hasattr(self, "aggregates"):
             self._wanted = more
             self.aggregates = Aggregates(more, self._ttl_ms)
-            self._codec = RowCodec(self.aggregates.columns, self.aggregates.empty, self.schema)
+            self._plain = RowCodec(self.aggregates.columns, self.aggregates.empty, self.schema)
             columns = self.aggregates.columns
             self._shown = [*TIMES, *(name.removeprefix(SESSION) for name in self.aggregates.readable)]
             self._others = {name: place for place, name in enumerate(columns) if name not in self._shown}
@@ -69,8 +76,16 @@ class Sessions(Table[str, dict[str, float]]):
         return self.aggregates.features
 
     def shard(self, store: PartitionStore) -> Shard:
-        """Columnar, unlike other tables."""
-        return ColumnShard(self.name, store, self._codec, self._hot)
+        """Columnar, unlike other tables. What its last owner was asked to keep since we looked into the store is kept
+        here too; what had no model there any more goes."""
+        raw = noted(store, self.name, NOTE)
+        if raw is not None:
+            self.want(msgspec.json.decode(raw, type=Keeping).asked_since(self._known_ms - SKEW_MS))
+        return SessionShard(self.name, store, self.schema, self._hot, self.aggregates)
+
+    def copied(self, store: PartitionStore) -> Shard:
+        """What another worker keeps is no wish of ours."""
+        return SessionShard(self.name, store, self.schema, self._hot, self.aggregates)
 
     def fold(self, slices: Sequence[Slice[Any]], ts: Floats, values: Floats) -> list[Folded]:
         """Folds the events of slices, which follow each other, into their sessions.
@@ -90,24 +105,24 @@ class Sessions(Table[str, dict[str, float]]):
         """As fold(), of slices that share no session."""
         shards = [self._here_of(s) for s in slices]
         for shard in shards:
-            if shard.codec is not self._codec:
-                shard.relayout(self._codec)
+            shard.keep(self.aggregates)
         rows = [shard.rows(s, s.keys) for shard, s in zip(shards, slices, strict=True)]
-        folded = self.aggregates.fold_apart([shard.live for shard in shards], rows, ts, values)
+        folded = self.aggregates.fold_apart([shard.own for shard in shards], rows, ts, values)
         end = 0
         for shard, s, each in zip(shards, slices, folded, strict=True):
             begin, end = end, end + len(each.features)
             shard.changed(s, each.touched, each.after)
+            shard.folded(s)
             s.newest = _newest(ts[begin:end])
         return folded
 
     def describe(self, shard: Shard, raw: bytes) -> dict[str, Any]:
         """A stored row for people: features by their names in a manifest (less `session.`), and the columns that these
         are made of. Times in ISO; what has no value yet is left out."""
-        rows = cast(ColumnShard, shard)
-        row = rows.row_of(raw)
-        if rows.codec is not self._codec:
-            row = self._codec.adopt(rows.codec.columns, row[None])[0]
+        rows = cast(SessionShard, shard)
+        row = rows.row_of(raw)[: rows.codec.own]
+        if rows.aggregates is not self.aggregates:
+            row = self._plain.adopt(rows.aggregates.columns, row[None])[0]
         columns = row.tolist()
         shown = _shown(self._shown, [*(columns[place] for place in self._times), *self.aggregates.read(columns)])
         shown["accumulators"] = _shown(self._others, [columns[place] for place in self._others.values()])
@@ -130,8 +145,8 @@ class Sessions(Table[str, dict[str, float]]):
 
     __getitem__ = __setitem__ = __delitem__ = __contains__ = get
 
-    def _here_of(self, s: Slice[Any]) -> ColumnShard:
-        return cast(ColumnShard, s.task.shard(self.name))
+    def _here_of(self, s: Slice[Any]) -> SessionShard:
+        return cast(SessionShard, s.task.shard(self.name))
 
 
 def _newest(ts: Floats) -> int:

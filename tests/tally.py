@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,28 +29,37 @@ MOST_EVENTS: Final = 4096
 """Of one session."""
 
 
-def publish(store: Path, version: str = "1", *, name: str = NAME) -> Path:
-    """Puts a version into a store. Odd versions score as SCALE says, even ones half of that."""
+def publish(
+    store: Path,
+    version: str = "1",
+    *,
+    name: str = NAME,
+    feedback: Mapping[str, Any] | None = None,
+    more: Sequence[str] = (),
+) -> Path:
+    """Puts a version into a store. Odd versions score as SCALE says, even ones half of that. feedback: as manifests
+    have it; more: session features that it asks for beside, and makes nothing of."""
     folder = store / name / version
     folder.mkdir(parents=True)
-    model = _onnx(_scale(version)).SerializeToString()
+    model = _onnx(_scale(version), len(more)).SerializeToString()
     (folder / "model.onnx").write_bytes(model)
     manifest = {
         "name": name,
         "version": version,
         "kind": "classifier",
-        "inputs": {"rows": {"dtype": "float32", "fields": list(FIELDS)}},
+        "inputs": {"rows": {"dtype": "float32", "fields": [*FIELDS, *more]}},
         "outputs": {"probabilities": "probabilities"},
         "labels": list(LABELS),
         "files": {"model.onnx": hashlib.sha256(model).hexdigest()},
         "golden": [
             {
-                "inputs": dict(zip(FIELDS, (2.0, 1.0, 2.0, 2.0, 2.0), strict=True)),
+                "inputs": dict(zip(FIELDS, (2.0, 1.0, 2.0, 2.0, 2.0), strict=True)) | dict.fromkeys(more, 1.0),
                 "expected": {"count": SCALE[1] * _scale(version), "sum": 2 * SCALE[2] * _scale(version)},
                 "tolerance": 1e-6,
             }
         ],
         "licence": "Apache-2.0",
+        **({"feedback": feedback} if feedback is not None else {}),
     }
     (folder / "manifest.json").write_text(json.dumps(manifest, indent=2))
     return folder
@@ -118,9 +127,10 @@ def _scale(version: str) -> float:
     return 1.0 if int(version) % 2 else 0.5
 
 
-def _onnx(scale: float) -> onnx.ModelProto:
-    """probabilities = rows @ diagonal + (0, ..., 0, 1), the last column taking what the others leave."""
-    weights = np.zeros((len(FIELDS), len(LABELS)), np.float32)
+def _onnx(scale: float, more: int) -> onnx.ModelProto:
+    """probabilities = rows @ diagonal + (0, ..., 0, 1), the last column taking what the others leave. more: columns
+    that count nothing."""
+    weights = np.zeros((len(FIELDS) + more, len(LABELS)), np.float32)
     for column, unit in enumerate(SCALE):
         weights[column, column] = unit * scale
         weights[column, -1] = -unit * scale
@@ -128,7 +138,7 @@ def _onnx(scale: float) -> onnx.ModelProto:
     graph = helper.make_graph(
         [helper.make_node("Gemm", ["rows", "weights", "bias"], ["probabilities"])],
         "tally",
-        [helper.make_tensor_value_info("rows", TensorProto.FLOAT, [None, len(FIELDS)])],
+        [helper.make_tensor_value_info("rows", TensorProto.FLOAT, [None, len(FIELDS) + more])],
         [helper.make_tensor_value_info("probabilities", TensorProto.FLOAT, [None, len(LABELS)])],
         [numpy_helper.from_array(weights, "weights"), numpy_helper.from_array(bias, "bias")],
     )

@@ -60,14 +60,18 @@ class Health:
 
     def warnings(self) -> list[str]:
         """What is wrong although events are answered: a version that failed to load beside the one that is live."""
-        return [
+        models = self._app.engine.models
+        fallback = [f"models run on the CPU: {models.device.fallback}"] if models.device.fallback else []
+        return fallback + [
             f"{name} stays at version {status['version']}: {status['error']}"
-            for name, status in self._app.engine.models.status().items()
+            for name, status in models.status().items()
             if "error" in status and "version" in status
         ]
 
     def _models(self) -> list[str]:
         models = self._app.engine.models
+        if models.away is not None:
+            return [f"the model store is waited for: {models.away}"]
         if not self._app.engine.ready.is_set() and not models.deployed():
             return ["the deployments have not been read yet"]
         if not models.deployed():

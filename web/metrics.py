@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector, exposition
@@ -17,11 +17,16 @@ from core.histogram import Histogram
 from engine.app import App
 from engine.pulse import age
 from models.decoder.decoder import Decoder
+from models.joining import Fate
 from models.limits import Verdict
 from models.swap import Stage
 from models.version import LiveVersion
+from tables.drift import conditions, watches
 from web.health import Health
 from web.operations import Operation, operation
+
+if TYPE_CHECKING:
+    from tables.predicted import Predicted
 
 PREFIX: Final = "homunculus_"
 TRIED: Final = frozenset({Stage.CANARY, Stage.SHADOW})
@@ -83,7 +88,24 @@ class WorkerCollector(Collector):
         yield from self._rules()
         yield from self._chat()
         yield from self._models()
+        yield from self._drift()
+        predicted = cast("Predicted | None", self._engine.tables.get("predicted"))  # of applications that read feedback
+        fates = {fate.value: predicted.fates[fate] if predicted else 0 for fate in Fate}
+        yield _counter("feedback", "What became of feedback", ["outcome"], fates)
         yield from self._worker()
+
+    def _drift(self) -> Iterator[Metric]:
+        answers: dict[tuple[str, str], int] = {}
+        levels: dict[tuple[str, str, str], int] = {}
+        tasks = self._engine.tasks.values() if watches.name in self._engine.tables else ()
+        for task in tasks:
+            if task.open:
+                for key, raw in task.shard(watches.name).walk(b""):
+                    model, _, version = key.decode().partition("@")
+                    answers[model, version], found = conditions(raw)
+                    levels |= {(model, version, kind): level for kind, level in found.items()}
+        yield _counter("drift_answers", "Answers that detectors here have looked at", ["model", "version"], answers)
+        yield _gauge("drift_condition", "0: well, 1: opened, more: worsened", ["model", "version", "kind"], levels)
 
     def _events(self) -> Iterator[Metric]:
         meters = self._engine.meters
@@ -176,10 +198,26 @@ class WorkerCollector(Collector):
         failures = {who: v.meter.failures for who, v in versions.items()}
         yield _counter("model_failures", "Calls without an answer", names, failures)
         yield from self._roles(list(versions.values()))
+        yield from self._device(list(versions.values()))
+
+    def _device(self, versions: list[LiveVersion]) -> Iterator[Metric]:
+        device = self._engine.models.device
+        fell = {(device.name, device.runs_on): int(device.fallback is not None)}
+        yield _gauge("device_fallback", "Whether models run on the CPU in place of a GPU", ["asked", "got"], fell)
+        named = {(v.manifest.name, v.version, v.precision): v.memory for v in versions}
+        held = {who: size for who, size in named.items() if size is not None}
+        labels = ["model", "version", "precision"]
+        yield _gauge("model_memory_bytes", "Memory of the device that a version holds", labels, held, "bytes")
+        limit = {} if device.memory.limit is None else {(): device.memory.limit}
+        yield _gauge("model_memory_limit_bytes", "What all versions may hold of the device", [], limit, "bytes")
+        exchanged = {name: int("held" in one) for name, one in self._engine.models.status().items()}
+        yield _gauge("model_held", "Whether events wait since the version before made room", ["model"], exchanged)
 
     def _roles(self, versions: list[LiveVersion]) -> Iterator[Metric]:
         events: dict[Label, int] = {}
         compared: dict[Label, int] = {}
+        labelled: dict[Label, int] = {}
+        losses: dict[Label, float] = {}
         for version in versions:
             figures, stage = version.figures, version.course.stage
             who = (version.manifest.name, version.version, stage.value)
@@ -188,9 +226,16 @@ class WorkerCollector(Collector):
                 differed = figures.compared - figures.agreed
                 compared |= {(*who, "agreed"): figures.agreed, (*who, "differed"): differed}
                 compared |= {(*who, "dropped"): figures.dropped}
+            if version.manifest.feedback is not None:
+                labelled |= {(*who, "right"): figures.right, (*who, "wrong"): figures.labelled - figures.right}
+                losses |= {} if figures.mean_loss is None else {who: figures.mean_loss}
         labels = ["model", "version", "role", "outcome"]
         yield _counter("model_events", "Events asked of a version in its role", labels, events)
         yield _counter("model_compared_events", "Events to be asked of two versions", labels, compared)
+        yield _gauge(
+            "model_labelled_events", "Answers of a version in its role whose labels have come", labels, labelled
+        )
+        yield _gauge("model_loss", "Their mean log loss, or squared error", labels[:-1], losses)
         models = self._engine.models
         status = models.status()
         shares = {name: one.get("canary", {}).get("share", 0) for name, one in status.items()}

@@ -32,7 +32,11 @@ class ModelList(msgspec.Struct, omit_defaults=True):
     """What is live here of each, with its figures, and what is wanted."""
     store: dict[str, list[str]]
     """Model -> its versions in the store."""
+    device: str
+    """What models run on here: cpu, or cuda:0."""
     store_error: str | None = None
+    fallback: str | None = None
+    """Why they run on the CPU though a GPU was to be taken."""
 
 
 def _whole(value: Any) -> Any:
@@ -45,10 +49,27 @@ class ModelRequest(Action):
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
-    action: Literal["deploy", "promote", "canary", "shadow", "rollback", "freeze", "unfreeze", "unload"] = "deploy"
+    action: Literal[
+        "deploy",
+        "promote",
+        "canary",
+        "shadow",
+        "rollback",
+        "freeze",
+        "unfreeze",
+        "unload",
+        "backfill",
+        "reset",
+        "acknowledge",
+        "resolve",
+    ] = "deploy"
+    since: Annotated[int, Field(ge=0, le=253_402_300_799_999), BeforeValidator(_whole)] | None = None
     based_on: Annotated[int, Field(ge=0), BeforeValidator(_whole)] | None = None
     figures: None = None
     """Limits alone give them."""
+    began: None = None
+    until: None = None
+    """Detectors alone give both."""
     session: None = None
     """Sessions are erased by `faust -A app tables erase SESSION`."""
 
@@ -76,7 +97,13 @@ class Models:
     async def listed(self, request: web.Request) -> web.Response:
         """What is live here, what is wanted, and what the store holds."""
         models = self._app.engine.models
-        body = ModelList(self._app.engine.name, msgspec.convert(models.status(), dict[str, Status]), {})
+        body = ModelList(
+            self._app.engine.name,
+            msgspec.convert(models.status(), dict[str, Status]),
+            {},
+            device=models.device.runs_on,
+            fallback=models.device.fallback,
+        )
         try:
             body.store = await asyncio.to_thread(_versions, models.store)
         except ModelError as error:

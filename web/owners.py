@@ -38,7 +38,7 @@ FAULTS: Final = (ClientError, OSError, TimeoutError)
 DATA: Final = b"data: "
 REPORT_S: Final = 0.8
 """What another worker's report may take: they are waited for once a second."""
-NO_REPORT: Final = {401: "doesn't know this token: it has another one", 404: "runs a release that has no reports"}
+NO_REPORT: Final = {401: "doesn't know this token: it has another one", 404: "runs a release that can't tell"}
 """What an answer that isn't a report means."""
 LARGEST: Final = 8 << 20
 """Bytes of an answer that is passed on."""
@@ -161,8 +161,12 @@ class Owners:
     async def report(self, url: URL, after: int, authorization: str | None) -> bytes:
         """What another worker reports of itself since a second. Raises UnreachableError, and OwnerError where it has
         an answer that is no report; neither repeats what it said."""
+        return await self.fetch(url, f"/overview/here?after={after}", authorization)
+
+    async def fetch(self, url: URL, path: str, authorization: str | None) -> bytes:
+        """What another worker answers on a path of ours. Raises as report() does."""
         headers = {"Authorization": authorization} if authorization else {}
-        target = url.origin().with_path("/overview/here").with_query(after=after)
+        target = url.origin().join(URL(path))
         limit = ClientTimeout(total=REPORT_S)
         try:
             async with self._client().get(target, headers=headers, allow_redirects=False, timeout=limit) as answer:

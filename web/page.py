@@ -21,6 +21,7 @@ KINDS: Final = {
     "chart.js": "text/javascript",
     "charts.js": "text/javascript",
     "dom.js": "text/javascript",
+    "drift.js": "text/javascript",
     "format.js": "text/javascript",
     "lookup.js": "text/javascript",
     "main.js": "text/javascript",

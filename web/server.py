@@ -22,6 +22,7 @@ from web import answers
 from web.access import Access, is_everything, is_loopback
 from web.chat import Chat
 from web.connections import Connections
+from web.drift import Drift
 from web.errors import status_of
 from web.events import Events, EventStream
 from web.health import Health
@@ -185,7 +186,7 @@ class WebServer(Service):
         """Every route, ours first. Raises UsageError for a page of the application at one of our paths."""
         application = web.Application(client_max_size=LARGEST_BODY)
         app, owners, events = self.app, self._owners, self._events
-        views = (self._lookup, Tables(app), Models(app), Metrics(app))
+        views = (self._lookup, Tables(app), Models(app), Drift(app, owners), Metrics(app))
         overview = Overview(app, owners, events, self._history)
         replies = Replies(app, owners, events)
         talk = (replies, Chat(app, replies, events))

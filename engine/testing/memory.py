@@ -32,8 +32,8 @@ from models.decoder.decoder import Sizes
 from models.device import Device
 from models.inference import InferenceThread
 from models.live import LiveModels
-from models.loading import Talking
 from models.store import ModelStore
+from models.talking import Talking
 
 E = TypeVar("E")
 
@@ -110,7 +110,7 @@ class InMemory(Trial):
 
     async def __aenter__(self) -> Self:
         settings = self.settings
-        device, store = Device.of(settings.device), ModelStore(settings.model_store)
+        device, store = Device.of(settings.device, memory=settings.gpu_memory), ModelStore(settings.model_store)
         async with AsyncExitStack() as stack:
             self._folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="homunculus-trial-")))
             thread = InferenceThread()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right, insort
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -90,7 +90,7 @@ class Judge:
         for session, ts, version, score in self._asked:
             if ts >= since_ms and self.purchases.known(ts):
                 known.setdefault(version, []).append((self.purchases.again(session, ts), score))
-        return {version: _quality(pairs) for version, pairs in sorted(known.items())}
+        return {version: quality(*zip(*pairs, strict=True)) for version, pairs in sorted(known.items())}
 
 
 def auc(returned: ArrayLike, scores: ArrayLike) -> float:
@@ -104,6 +104,6 @@ def auc(returned: ArrayLike, scores: ArrayLike) -> float:
     return float((rank[place][positive].sum() - n * (n + 1) / 2) / (n * m))
 
 
-def _quality(pairs: list[tuple[bool, float]]) -> Quality:
-    returned = [again for again, _ in pairs]
-    return Quality(len(pairs), sum(returned) / len(pairs), auc(returned, [score for _, score in pairs]))
+def quality(returned: Sequence[bool], scores: Sequence[float]) -> Quality:
+    """Of answers whose 60 days are over; at least one."""
+    return Quality(len(returned), sum(returned) / len(returned), auc(returned, scores))

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from core.events import Alert, Observation, Prediction
-from examples.purchases.labels import Judge
+from examples.purchases.labels import RETURNS, Judge
 
 RECENT: Final = 5000
 """Answers that the latencies shown on the way are of."""
@@ -22,16 +23,6 @@ class Answer(Prediction, gc=False, omit_defaults=True):
     """A prediction as those who read it know it."""
 
     scores: dict[str, float]
-
-
-@dataclass(slots=True)
-class Reign:
-    """The events of one partition that one version answered."""
-
-    first: int
-    """Offset of the first one on the input topic."""
-    last: int
-    answers: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +55,18 @@ class Ledger:
         """Predictions under a second id for an event, or for an event that nobody sent."""
         self.latest: dict[str, Answer] = {}
         """session -> the newest answer."""
-        self.alerts: list[Alert] = []
+        self.alerts: dict[str, Alert] = {}
+        """By their ids: what comes twice is one."""
         self.refused: list[str] = []
         """Why events became dead letters."""
-        self.reigns: dict[str, dict[int, Reign]] = {}
-        """version -> partition -> what it answered."""
+        self.labels = 0
+        """Labels that were sent."""
+        self.answered_by: list[str | None] = [None] * n
+        """Place of an event -> the version that answered it."""
+        self.canary = np.zeros(n, np.bool_)
+        """(n,): whether that was as a canary."""
+        self.scores = np.full(n, np.nan)
+        """(n,): what it gave for `returns`."""
         self.first_event: dict[str, int] = {}
         """version -> the earliest event of the stream that it answered, from 1."""
         self.first_at: dict[str, float] = {}
@@ -78,11 +76,13 @@ class Ledger:
         """Set when answers have come."""
         self._places = {event.id: place for place, event in enumerate(events)}
         self._ids: list[str | None] = [None] * n
+        self._stands = np.full((n, 2), -1, np.int64)
+        """(n, 2): partition and offset of each event."""
         self._sent_at = np.zeros(n)
-        self._latency_ms = np.full(n, np.nan)
+        self._read_at = np.full(n, np.nan)
         self._recent: deque[float] = deque(maxlen=RECENT)
         self._version = "-"
-        self._started = self._ended = self._looked = 0.0
+        self._started = self._looked = 0.0
         self._seen = 0
 
     @property
@@ -100,10 +100,10 @@ class Ledger:
         """Predictions that came again with the same id."""
         return self.judge.repeats
 
-    @property
-    def rate(self) -> float:
-        """Events per second, from the first one sent to the last one answered."""
-        return self.answered / max(self._ended - self._started, 1e-9)
+    def rate(self, end: int) -> float:
+        """Events per second of those before a place, from the first one sent to the last one answered."""
+        read = self._read_at[:end][np.isfinite(self._read_at[:end])]
+        return len(read) / max(float(read.max()) - self._started, 1e-9) if len(read) else 0.0
 
     def sending(self, start: int, end: int) -> None:
         """These events leave now."""
@@ -117,7 +117,7 @@ class Ledger:
 
     def read(self, predictions: Sequence[Answer]) -> None:
         """These predictions have just been read, in the order of their partitions."""
-        now = self._ended = time.monotonic()
+        now = time.monotonic()
         for prediction in predictions:
             self.judge.predicted(prediction)
             place = self._places.get(prediction.event_id)
@@ -131,31 +131,51 @@ class Ledger:
     def _first_answer(self, place: int, prediction: Answer, now: float) -> None:
         self._ids[place] = prediction.id
         self.answered += 1
-        self._latency_ms[place] = waited = (now - self._sent_at[place]) * 1e3
-        self._recent.append(waited)
+        self._read_at[place] = now
+        self._recent.append((now - self._sent_at[place]) * 1e3)
         self.latest[prediction.session] = prediction
         version = self._version = prediction.version
         _, partition, offset = prediction.id.rsplit("/", 2)
-        at = int(offset)
-        reign = self.reigns.setdefault(version, {}).setdefault(int(partition), Reign(at, at))
-        reign.first, reign.last, reign.answers = min(reign.first, at), max(reign.last, at), reign.answers + 1
+        self._stands[place] = int(partition), int(offset)
+        self.answered_by[place] = version
+        self.canary[place] = prediction.role == "canary"
+        self.scores[place] = prediction.scores[RETURNS]
         self.first_at.setdefault(version, now)
         self.first_event[version] = min(self.first_event.get(version, place + 1), place + 1)
 
     def latency_ms(self, percentile: float) -> float:
         """Of all answers."""
-        return float(np.nanpercentile(self._latency_ms, percentile))
+        return float(np.nanpercentile((self._read_at - self._sent_at) * 1e3, percentile))
 
-    def answers_of(self, version: str) -> int:
-        """How many events the version answered."""
-        return sum(reign.answers for reign in self.reigns.get(version, {}).values())
+    @property
+    def versions(self) -> list[str]:
+        """Those that have answered, in the order of their first answers."""
+        return sorted(self.first_at, key=lambda version: self.first_at[version])
 
-    def clean_change(self, before: str, after: str) -> bool:
-        """Whether each partition went from one version to the other once, and every event around it has its answer:
-        the offsets that the two answered join without a gap."""
-        old, new = self.reigns.get(before, {}), self.reigns.get(after, {})
-        whole = all(r.answers == r.last - r.first + 1 for reigns in (old, new) for r in reigns.values())
-        return whole and bool(new) and all(old[n].last + 1 == new[n].first for n in old.keys() & new.keys())
+    def of(self, version: str, *, canary: bool | None = None) -> NDArray[np.intp]:
+        """Places of the events that a version answered, as a canary or not."""
+        theirs = np.array([by == version for by in self.answered_by], np.bool_)
+        return np.flatnonzero(theirs if canary is None else theirs & (self.canary == canary))
+
+    def first_offsets(self, version: str) -> dict[int, int]:
+        """Partition -> offset of the first event there that it answered."""
+        found: dict[int, int] = {}
+        for partition, offset in self._stands[self.of(version)].tolist():
+            found[partition] = min(offset, found.get(partition, offset))
+        return dict(sorted(found.items()))
+
+    def courses(self) -> dict[int, str]:
+        """Partition -> who answered its events, in their order, a letter each: the version's last one, c for a canary,
+        - for nobody."""
+        courses: dict[int, str] = {}
+        partition, offset = self._stands.T
+        for number in np.unique(partition[partition >= 0]).tolist():
+            theirs = np.flatnonzero(partition == number)
+            letters = ["-"] * (int(offset[theirs].max()) + 1)
+            for place in theirs.tolist():
+                letters[int(offset[place])] = "c" if self.canary[place] else str(self.answered_by[place])[-1]
+            courses[number] = "".join(letters)
+        return courses
 
     def progress(self) -> Progress:
         """How far it is now; the rate is that since the last call."""

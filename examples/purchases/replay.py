@@ -1,23 +1,28 @@
-"""Sends the purchases as fast as they are answered, and reads what comes back, as an application of its own would."""
+"""Sends the purchases as fast as they are answered, and what became of them, and reads what comes back, as an
+application of its own would."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from core.errors import HomunculusError
-from core.events import Action, Alert, Observation
-from core.topics import ALERTS, CONTROL, DEAD_LETTERS, OBSERVATIONS, PREDICTIONS
+from core.events import Action, Alert, Deployment, Feedback, Observation
+from core.topics import ALERTS, CONTROL, DEAD_LETTERS, DEPLOYMENTS, FEEDBACK, OBSERVATIONS, PREDICTIONS
 from engine.codec import codec_of
 from engine.publisher import partition_of
 from examples.purchases.ledger import Answer, Ledger
+from examples.purchases.outcomes import outcomes
+from examples.purchases.story import Story
 from examples.purchases.train import NAME
+
+AUTHOR: Final = "scripts/demo"
 
 CHUNK: Final = 250
 """Events handed to the producer at once."""
@@ -26,8 +31,11 @@ UNDER_WAY: Final = 2000
 SHARE: Final = 40
 """While a change of version is under way, at most a fortieth of the events that are left may wait: so the stream can't
 run out before the new version answers, however slow the machine."""
+LABELS_UNDER_WAY: Final = 1000
+"""Labels that may be on their way to their answers: a fortnight of the stream, and answers are kept for longer."""
 STALL_S: Final = 30.0
-"""Longest wait for the next answer."""
+"""Longest wait for the next answer, and for labels."""
+POLL_S: Final = 0.02
 STOP_S: Final = 3.0
 BATCH_BYTES: Final = 1 << 20
 
@@ -39,15 +47,25 @@ class StalledError(HomunculusError):
 class Replay:
     """Both ends of the stream; `async with` connects them.
 
-    options: aiokafka's, to reach the broker; prefix: of the topics' names.
+    options: aiokafka's, to reach the broker; prefix: of the topics' names; joined: how many labels have found their
+    answers.
     """
 
-    def __init__(self, options: dict[str, Any], prefix: str, ledger: Ledger) -> None:
+    def __init__(
+        self, options: dict[str, Any], prefix: str, ledger: Ledger, story: Story, joined: Callable[[], Awaitable[int]]
+    ) -> None:
         self.requested_at: dict[str, float] = {}
         """version -> when it was asked for, on the ledger's clock."""
         self._ledger = ledger
+        self._story = story
+        self._joined = joined
+        self._have_joined = 0
         self._prefix = prefix
-        self._events = codec_of(Observation)
+        self._outcomes = outcomes(ledger.events)
+        self._where: dict[str, int] = {}
+        """session -> its partition."""
+        self._observation = codec_of(Observation).encode
+        self._feedback = codec_of(Feedback).encode
         self._producer = AIOKafkaProducer(**options, acks="all", max_batch_size=BATCH_BYTES)
         self._consumer = AIOKafkaConsumer(
             **options, isolation_level="read_committed", enable_auto_commit=False, fetch_max_wait_ms=20
@@ -55,6 +73,7 @@ class Replay:
         self._read = {
             prefix + PREDICTIONS.name: self._predictions,
             prefix + ALERTS.name: self._alerts,
+            prefix + DEPLOYMENTS.name: self._deployments,
             prefix + DEAD_LETTERS.name: self._dead_letters,
         }
 
@@ -63,6 +82,9 @@ class Replay:
             await self._producer.start()
             await self._consumer.start()
             await self._assign()
+            partitions = await self._partitions(self._prefix + OBSERVATIONS.name)
+            sessions = {event.session for event in self._ledger.events}
+            self._where = {session: partition_of(session.encode(), partitions) for session in sessions}
         except BaseException:
             await self._stop()
             raise
@@ -73,37 +95,40 @@ class Replay:
     ) -> None:
         await self._stop()
 
-    async def ask_for(self, version: str) -> None:
-        """Publishes the request for a version; it is on control when this returns."""
-        request = codec_of(Action).encode(Action(active=version, author="scripts/demo"))
+    async def ask_for(self, version: str, **more: Any) -> None:
+        """Publishes the request for a version; it is on control when this returns. more: of the request."""
         self.requested_at[version] = time.monotonic()
+        await self.ask(Action(active=version, author=AUTHOR, **more))
+
+    async def ask(self, action: Action) -> None:
+        """Publishes a request."""
+        request = codec_of(Action).encode(action)
         await self._producer.send_and_wait(self._prefix + CONTROL.name, request, key=NAME.encode())
 
-    async def send(self, change: int, version: str) -> None:
-        """Sends all events, oldest first, and asks for the version after `change` of them. Returns when each event
-        is answered or is a dead letter. Raises StalledError, KafkaError."""
-        ledger, events = self._ledger, self._ledger.events
-        topic = self._prefix + OBSERVATIONS.name
-        partitions = await self._partitions(topic)
-        where = {session: partition_of(session.encode(), partitions) for session in {e.session for e in events}}
+    async def send(self, stop: int) -> None:
+        """Sends events up to a place, oldest first, with what becomes known meanwhile of earlier ones. Returns when it
+        is all with the broker. Raises StalledError, KafkaError."""
+        ledger = self._ledger
         acks: list[Awaitable[Any]] = []
-        while ledger.sent < len(events):
-            start = ledger.sent
-            if start >= change and version not in self.requested_at:
-                await self.ask_for(version)
-            room = self._room(version)
-            await self._answered(room - 1)
-            stop = change if start < change else len(events)
+        while ledger.sent < stop:
+            start, room = ledger.sent, self._room()
+            await self.answered(room - 1)
+            await self.labelled(LABELS_UNDER_WAY)
             end = min(stop, start + CHUNK, start + room - ledger.waiting)
             await asyncio.gather(*acks)  # of the chunk before: raises what the broker refused
-            acks = await self._send(topic, start, end, where)
+            acks = await self._send(start, end)
         await asyncio.gather(*acks)
-        await self._answered(0)
 
-    def _room(self, version: str) -> int:
+    async def send_until_it_answers(self, version: str) -> None:
+        """Sends on, slowly, until the version has answered, or nothing is left."""
+        ledger = self._ledger
+        while version not in ledger.first_at and ledger.sent < len(ledger.events):
+            await self.send(min(len(ledger.events), ledger.sent + CHUNK))
+
+    def _room(self) -> int:
         """How many events may wait for their answers at the moment."""
         ledger = self._ledger
-        if version in self.requested_at and version not in ledger.first_at:
+        if any(version not in ledger.first_at for version in self.requested_at):
             return max(1, min(UNDER_WAY, (len(ledger.events) - ledger.sent) // SHARE))
         return UNDER_WAY
 
@@ -119,17 +144,26 @@ class Replay:
         while any([await self._consumer.position(tp) < (self._consumer.highwater(tp) or 0) for tp in assigned]):
             await self._poll(timeout_ms=200)
 
-    async def _send(self, topic: str, start: int, end: int, where: dict[str, int]) -> list[Awaitable[Any]]:
-        """One batch a partition; returns what to wait for."""
+    async def _send(self, start: int, end: int) -> list[Awaitable[Any]]:
+        """One batch a partition of each topic; returns what to wait for."""
         chunk = self._ledger.events[start:end]
+        known = [each for place in range(start, end) for each in self._outcomes[place]]
         self._ledger.sending(start, end)
-        batches: defaultdict[int, Any] = defaultdict(self._producer.create_batch)
-        for event in chunk:
-            value, key = self._events.encode(event), event.session.encode()
-            batches[where[event.session]].append(key=key, value=value, timestamp=None)
-        return [await self._producer.send_batch(batch, topic, partition=p) for p, batch in batches.items()]
+        self._ledger.labels += len(known)
+        return [
+            *await self._send_to(OBSERVATIONS.name, [(each.session, self._observation(each)) for each in chunk]),
+            *await self._send_to(FEEDBACK.name, [(each.session, self._feedback(each)) for each in known]),
+        ]
 
-    async def _answered(self, left: int) -> None:
+    async def _send_to(self, topic: str, records: Sequence[tuple[str, bytes]]) -> list[Awaitable[Any]]:
+        batches: defaultdict[int, Any] = defaultdict(self._producer.create_batch)
+        for session, value in records:
+            batches[self._where[session]].append(key=session.encode(), value=value, timestamp=None)
+        return [
+            await self._producer.send_batch(batch, self._prefix + topic, partition=p) for p, batch in batches.items()
+        ]
+
+    async def answered(self, left: int) -> None:
         """Waits until no more than `left` events are without answer. Raises StalledError."""
         ledger = self._ledger
         while ledger.waiting > left:
@@ -141,6 +175,19 @@ class Replay:
                     f"no answer came for {STALL_S:g} s: {ledger.answered:,} of {ledger.sent:,} sent events are answered"
                 ) from None
 
+    async def labelled(self, left: int) -> None:
+        """Waits until no more than `left` labels are without their answers. Raises StalledError."""
+        deadline = time.monotonic() + STALL_S
+        while self._ledger.labels - self._have_joined > left:
+            if (joined := await self._joined()) > self._have_joined:
+                self._have_joined, deadline = joined, time.monotonic() + STALL_S
+            elif time.monotonic() > deadline:
+                raise StalledError(
+                    f"no label found its answer for {STALL_S:g} s: {joined:,} of {self._ledger.labels:,} have"
+                )
+            else:
+                await asyncio.sleep(POLL_S)
+
     async def _poll(self, timeout_ms: int) -> None:
         for tp, records in (await self._consumer.getmany(timeout_ms=timeout_ms)).items():
             self._read[tp.topic](records)
@@ -151,7 +198,15 @@ class Replay:
 
     def _alerts(self, records: list[Any]) -> None:
         decode = codec_of(Alert).decode
-        self._ledger.alerts += [decode(record.value) for record in records]
+        for record in records:
+            alert = decode(record.value)
+            self._ledger.alerts.setdefault(alert.id, alert)
+            self._story.alerted(alert, record.timestamp)
+
+    def _deployments(self, records: list[Any]) -> None:
+        decode = codec_of(Deployment).decode
+        for record in records:
+            self._story.deployed(decode(record.value), record.timestamp)
 
     def _dead_letters(self, records: list[Any]) -> None:
         for record in records:

@@ -3,7 +3,8 @@
     python -m examples.purchases.train --store DIR
 
 The models learn from the first 120 days, whose answers are known on day 180. The days between give the reference of
-their confidence. What follows is out of time: nothing that they learnt from, answers included, reaches into it.
+their confidence and of their features, and how good they are. What follows is out of time: nothing that they learnt
+from, answers included, reaches into it. trainer.py makes later versions with the same `made`.
 """
 
 from __future__ import annotations
@@ -25,13 +26,25 @@ from examples.purchases.data import DAY_MS, PACKAGE, observations
 from examples.purchases.features import FIELDS, matrix
 from examples.purchases.labels import HORIZON_MS, LAPSES, RETURNS, Purchases, auc
 from models.convert import convert
+from models.feedback import Awaited
 from models.folder import ModelFolder
 from models.manifest import Decision
+from models.quality import Performance
 from models.store import ModelStore
 
 NAME: Final = "repeat-purchase"
 LABELS: Final = (LAPSES, RETURNS)
 LEARN_MS: Final = 120 * DAY_MS
+KNOWN_S: Final = (HORIZON_MS + DAY_MS) / 1e3
+"""Event time after which every purchase has its label: that somebody hasn't returned is told with the next purchase of
+anybody."""
+AWAITED_S: Final = KNOWN_S + 30 * DAY_MS / 1e3
+"""How long labels may take: in a replay, a month is a moment."""
+JUDGED_S: Final = 7 * DAY_MS / 1e3
+"""Performance is judged by the week."""
+WATCHED: Final = frozenset({"quantity"})
+"""Features whose reference the manifest keeps. All customers came in the first twelve weeks, so what they have done up
+to now grows by itself: it drifts for certain."""
 
 Floats32 = NDArray[np.float32]
 
@@ -62,10 +75,10 @@ def train(events: Sequence[Observation], store: ModelStore) -> list[Trained]:
     under these versions.
     """
     learn, reference, later = _periods(events)
-    return [_version(version, make(), learn, reference, later, store) for version, make in _candidates().items()]
+    return [_version(version, make(), learn, reference, later, store) for version, make in candidates().items()]
 
 
-def _candidates() -> Mapping[str, Callable[[], Any]]:
+def candidates() -> Mapping[str, Callable[[], Any]]:
     """version -> an untrained classifier. Scaling is part of it, and so of the graph."""
     from sklearn.ensemble import GradientBoostingClassifier
     from sklearn.linear_model import LogisticRegression
@@ -94,25 +107,43 @@ def _periods(events: Sequence[Observation]) -> tuple[Period, Period, Period]:
 
 
 def _version(version: str, model: Any, learn: Period, reference: Period, later: Period, store: ModelStore) -> Trained:
+    model.fit(learn.x, learn.returned)
+    published = made(model, version, reference, "days 1 to 120 of CDNOW", store)
+    return Trained(published, auc(later.returned, model.predict_proba(later.x)[:, 1]), len(later.x))
+
+
+def made(model: Any, version: str, reference: Period, of: str, store: ModelStore) -> ModelFolder:
+    """Converts a trained classifier, proves it on the reference, and publishes it.
+
+    reference: purchases that it hasn't learnt from; of: what it has learnt from, for people. Raises ModelError as
+    train() does.
+    """
     import sklearn
 
-    model.fit(learn.x, learn.returned)
     kind = type(model[-1] if hasattr(model, "steps") else model).__name__
     with tempfile.TemporaryDirectory() as folder:
-        made = convert(
+        converted = convert(
             model,
             FIELDS,
             name=NAME,
             version=version,
             rows=reference.x,
+            truth=reference.returned,
             into=Path(folder) / version,
             labels=LABELS,
             decision=Decision(label=RETURNS, above=0.5),
             licence=f"Apache-2.0; trained on CDNOW as distributed in {PACKAGE} (MIT)",
-            made_by=f"examples/purchases/train.py: {kind}, scikit-learn {sklearn.__version__}, days 1 to 120 of CDNOW",
+            made_by=f"examples/purchases/train.py: {kind}, scikit-learn {sklearn.__version__}, {of}",
         )
-        published = store.publish(made.path)
-    return Trained(published, auc(later.returned, model.predict_proba(later.x)[:, 1]), len(later.x))
+        told = converted.manifest
+        assert told.performance is not None  # made of the truth
+        performance = Performance(window_s=JUDGED_S, labels_after_s=KNOWN_S, measured=told.performance.measured)
+        features = {name: described for name, described in told.features.items() if name in WATCHED}
+        awaited = Awaited(horizon=AWAITED_S)
+        told.model_copy(update={"feedback": awaited, "performance": performance, "features": features}).write(
+            converted.path
+        )
+        return store.publish(converted.path)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

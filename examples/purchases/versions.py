@@ -20,6 +20,7 @@ MADE_FROM: Final = (
     "core/*.py",
     "models/*.py",
     "models/convert/*.py",
+    "models/drift/*.py",
     "tables/*.py",
     "examples/purchases/data.py",
     "examples/purchases/features.py",

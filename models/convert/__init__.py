@@ -5,7 +5,9 @@ Needs the extra `convert`, where models are trained; no worker imports it.
 
 from __future__ import annotations
 
+from models.convert.columns import rows_of
 from models.convert.estimator import convert
 from models.convert.pickles import unpickled
+from models.convert.precisions import add_precisions
 
-__all__ = ["convert", "unpickled"]
+__all__ = ["add_precisions", "convert", "rows_of", "unpickled"]

@@ -11,6 +11,7 @@ from typing import Any, Final, Self
 import numpy as np
 
 from core.errors import ConversionError
+from models.describing import Sample
 from models.dtype import Dtype
 from models.engine import Array
 from models.manifest import Input, InputField, Scalar
@@ -86,6 +87,14 @@ class Columns:
             for place, (name, dtype) in enumerate(each)
         }
 
+    @property
+    def sample(self) -> Sample:
+        """Field -> its values."""
+        columns = (
+            self.rows.iloc[:, j] if hasattr(self.rows, "iloc") else self.rows[:, j] for j in range(len(self.fields))
+        )
+        return {field.name: column.tolist() for field, column in zip(self.fields, columns, strict=True)}
+
     def example(self, row: int) -> dict[str, Scalar | None] | None:
         """One row as a golden example has it; None where a gap is in it that no default fills."""
         values = self.rows.iloc[row].tolist() if hasattr(self.rows, "iloc") else self.rows[row].tolist()
@@ -97,6 +106,21 @@ class Columns:
                 return None
             example[field.name] = None if gap else str(value) if dtype is Dtype.STRING else value
         return example
+
+
+def rows_of(sample: Sample, fields: Sequence[str], estimator: Any) -> Any:
+    """A data frame of the columns that an estimator takes, in its order. fields: empty where it knows them by name.
+
+    Raises ConversionError that names what the sample lacks.
+    """
+    import pandas as pd
+
+    wanted = list(fields) or [str(name) for name in getattr(estimator, "feature_names_in_", sample)]
+    if lacking := [name for name in wanted if name not in sample]:
+        raise ConversionError(f"the reference has no column {', '.join(lacking)}")
+    rows = pd.DataFrame({name: sample[name] for name in wanted})
+    names = getattr(estimator, "feature_names_in_", None)
+    return rows if names is None else rows.set_axis(list(map(str, names)), axis=1)
 
 
 def _by_name(estimator: Any) -> bool:

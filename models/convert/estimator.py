@@ -16,13 +16,18 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from core.errors import ConversionError
+from models.calibrating import Method, fitted
 from models.confidence import confidence
 from models.convert.boosters import NEEDED
 from models.convert.columns import Columns
 from models.convert.onnx import graph_of
+from models.describing import described
+from models.drift.outcomes import Outcome
+from models.drift.tally import Tally
 from models.folder import ModelFolder
 from models.manifest import MODEL, Decision, Golden, InputField, Kind, Manifest, Outputs, Thresholds, mistakes
 from models.proving import loaded
+from models.quality import Performance, Quality
 from models.scores import VALUE, Scores
 
 PARITY: Final = 1e-5
@@ -46,6 +51,8 @@ def convert(
     into: Path | None = None,
     labels: Sequence[str] | None = None,
     decision: Decision | None = None,
+    truth: Any = None,
+    calibrate: Method | None = None,
     licence: str | None = None,
     made_by: str | None = None,
 ) -> ModelFolder:
@@ -54,8 +61,12 @@ def convert(
     fields: what fills each column, in order: raw features of the event ("value"), or of its session
     ("session.mean.value"); an InputField has a default for gaps. By default the columns' own names.
     rows: real ones, best those that it wasn't trained on: a matrix, or a data frame, which may hold texts. The graph
-    must compute on all of them what the estimator computes; some become golden examples; their confidences become the
-    reference, and 8 % of them count as doubtful. Without rows all columns are numbers, and what is compared is noise.
+    must compute on all of them what the estimator computes; some become golden examples; their confidences and their
+    features become the reference, and 8 % of them count as doubtful. Without rows all columns are numbers, and what is
+    compared is noise.
+    truth: of each row the label (the estimator's own class) or the value: how good the version is there is what labels
+    that come back are held against. calibrate: how its probabilities are made true; then half of the rows are for that,
+    and the other half for how good it is.
     into: a folder that doesn't exist yet; by default a temporary one. labels: by default the estimator's classes.
 
     Raises ConversionError that names the estimator where it can't be converted, or computes something else then.
@@ -70,6 +81,11 @@ def convert(
     if labels is not None and len(labels) != (expected.shape[1] if classifier else 0):
         raise ConversionError(f"{who} has {expected.shape[1]} scores a row, and {list(labels)} names others")
     real = rows is not None and classifier
+    true = None if truth is None else _truth(estimator, truth, expected, classifier)
+    if calibrate and (true is None or not classifier):
+        raise ConversionError(f"{who} can't be calibrated: that needs the truth of its rows, and a classifier")
+    calibration = fitted(calibrate, expected[::2], true[::2]) if calibrate and true is not None else None
+    answered = expected if calibration is None else calibration.applied(expected.astype(np.float32))
     graph = graph_of(estimator, columns, f"{name}@{version}", classifier)
     with _in_words(who):
         manifest = Manifest(
@@ -80,8 +96,11 @@ def convert(
             outputs=Outputs(probabilities="probabilities") if classifier else Outputs(value="variable"),
             labels=tuple(labels or ()),
             files={MODEL: sha256(graph).hexdigest()},
-            thresholds=_thresholds(expected if real else None, decision),
-            reference_confidence=_reference(expected) if real else (),
+            thresholds=_thresholds(answered if real else None, decision),
+            reference_confidence=_reference(answered) if real else (),
+            features=described(columns.sample) if rows is not None else {},
+            calibration=calibration,
+            performance=None if true is None else Performance(measured=_measured(answered, true, calibrate)),
             golden=_golden(columns, expected, list(labels or [VALUE])),
             licence=licence,
             made_by=made_by or f"models.convert: {who}, {_release(estimator)}",
@@ -152,6 +171,32 @@ def _reference(expected: Floats) -> tuple[float, ...]:
     return tuple(round(float(c), 4) for c in np.quantile(confidence(expected), levels))
 
 
+def _truth(estimator: Any, truth: Any, expected: Floats, classifier: bool) -> NDArray[Any]:
+    """(n,): the column of what was true, or the true value."""
+    true = np.asarray(truth)
+    if true.shape != (len(expected),):
+        raise ConversionError(f"truth has shape {true.shape} for {len(expected)} rows")
+    if not classifier:
+        return true.astype(np.float64)
+    places = {label: place for place, label in enumerate(np.asarray(estimator.classes_).tolist())}
+    if odd := sorted(map(str, set(true.tolist()) - places.keys())):
+        raise ConversionError(f"truth names {', '.join(odd[:5])}; the classes are {', '.join(map(str, places))}")
+    return np.array([places[label] for label in true.tolist()], np.intp)
+
+
+def _measured(answered: Floats, true: NDArray[Any], calibrate: Method | None) -> Quality | None:
+    """How good it is, on the rows that the calibration hasn't seen."""
+    part = slice(1 if calibrate else 0, None, 2 if calibrate else 1)
+    classifier = true.dtype.kind == "i"
+    tally = Tally(answered.shape[1] if classifier else 0)
+    sums = tally.empty()
+    for row, what in zip(answered[part].tolist(), true[part].tolist(), strict=True):
+        outcome = Outcome(0, "", what, tuple(row)) if classifier else Outcome(0, "", 0, tuple(row), what)
+        if tally.usable(outcome):
+            tally.add(sums, outcome)
+    return tally.quality(sums)
+
+
 def _golden(columns: Columns, expected: Floats, labels: Sequence[str]) -> tuple[Golden, ...]:
     """Rows spread over the scores, with what the estimator says of them: another runtime must not change it."""
     order = np.argsort(expected[:, -1], kind="stable")
@@ -175,7 +220,7 @@ def _allowed(expected: Floats) -> float:
 def _prove(folder: ModelFolder, columns: Columns, expected: Floats, who: str) -> None:
     """Loads the version as a worker does, and compares it with the estimator on every row."""
     with loaded(folder) as runtime:
-        got = Scores.of(folder.manifest, runtime.compute(columns.arrays())).matrix
+        got = Scores.of(folder.manifest.uncalibrated, runtime.compute(columns.arrays())).matrix
     off = np.abs(got - expected).max(axis=1)
     odd = ~(off <= _allowed(expected))
     if odd.any():

@@ -9,7 +9,9 @@ import msgspec
 State = Literal["opened", "worsened", "resolved"]
 
 REMIND_MS: Final = 24 * 3600 * 1000
-"""Of event time, after which a condition that goes on is told again."""
+"""Of event time, after which a condition that goes on is told again; twice as long after each time."""
+REMIND_MOST: Final = 5
+"""Doublings: at last every 32 days."""
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +46,10 @@ class Condition(msgspec.Struct):
     """Event time at which a person was told last."""
     since: int = 0
     """Event time at which it opened."""
+    reminders: int = 0
+    """Since it was opened or got worse."""
+    by: str = ""
+    """Who knows of it: nobody is reminded."""
 
     def see(self, level: int, ts: int, calm: int) -> tuple[State, bool] | None:
         """A look at it, at event time ts: what a person is to be told, and whether that is a reminder; None: nothing.
@@ -55,20 +61,21 @@ class Condition(msgspec.Struct):
                 return None
             self.calm += 1
             if self.calm < calm:
-                return self._reminded(ts)
-            self.level, self.calm, self.told, self.since = 0, 0, ts, 0
+                return None
+            self.end(ts)
             return "resolved", False
         self.calm = 0
         if level > self.level:
             state: State = "worsened" if self.level else "opened"
             if not self.level:
                 self.since = ts
-            self.level, self.told = level, ts
+            self.level, self.told, self.reminders, self.by = level, ts, 0, ""
             return state, False
-        return self._reminded(ts)
-
-    def _reminded(self, ts: int) -> tuple[State, bool] | None:
-        if ts - self.told < REMIND_MS:
+        if self.by or ts - self.told < REMIND_MS << min(self.reminders, REMIND_MOST):
             return None
-        self.told = ts
+        self.told, self.reminders = ts, self.reminders + 1
         return ("opened" if self.level == 1 else "worsened"), True
+
+    def end(self, ts: int) -> None:
+        """It is over, at event time ts."""
+        self.level, self.calm, self.told, self.since, self.reminders, self.by = 0, 0, ts, 0, 0, ""

@@ -13,8 +13,10 @@ from models.drift.answers import Answers
 WAIT_MS: Final = 1000
 """How long an answer waits for other partitions, by the times at which the scores were written: a partition that has
 been silent for that long holds nobody back."""
-MOST: Final = 4000
-"""Answers that wait at most: beyond them the first ones go on without having been waited for."""
+MOST_BYTES: Final = 48_000
+"""Of answers that wait: beyond them the first ones go on without having been waited for. A commit writes them all."""
+_ROW: Final = 46
+"""Bytes of one, without its features."""
 
 
 class Partition(msgspec.Struct, array_like=True, frozen=True):
@@ -54,7 +56,7 @@ class Ordering:
     """Merges one version's answers.
 
     The order is the same however the partitions' scores are interleaved and cut, as long as none is more than WAIT_MS
-    or MOST answers behind another. Inside a partition it is that of the offsets: an answer whose event is older than
+    or `most` answers behind another. Inside a partition it is that of the offsets: an answer whose event is older than
     the one before takes that one's place in time. Answers that were seen before are left out.
     """
 
@@ -62,6 +64,8 @@ class Ordering:
         """partitions: of the observations; features: columns of the answers' features."""
         state = state or OrderingState()
         self._count = partitions
+        self.most = MOST_BYTES // (_ROW + 4 * features)
+        """Answers that may wait."""
         self._partitions = dict(state.partitions)
         self._began = state.began
         self._newest = max([state.began, *(one.heard for one in self._partitions.values())])
@@ -120,8 +124,7 @@ class Ordering:
         overdue = np.flatnonzero(written <= self._newest - WAIT_MS)
         if len(overdue):
             ready = max(ready, int(overdue[-1]) + 1)
-        if len(order) - ready > MOST:
-            ready = len(order) - MOST
+        ready = max(ready, len(order) - self.most)
         self._waiting = answers.take(slice(ready, None)) if ready < len(order) else None
         self._order, self._written = order[ready:], written[ready:]
         return answers.take(slice(0, ready)) if ready else None

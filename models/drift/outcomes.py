@@ -30,3 +30,7 @@ class Outcomes(msgspec.Struct, tag="outcomes", array_like=True, frozen=True, gc=
     offset: int
     """Of the newest record of feedback in it."""
     outcomes: tuple[Outcome, ...]
+    offsets: tuple[int, ...] = ()
+    """Of the record that each outcome came with, never falling: who has seen some of them leaves those out."""
+    topic: str = "feedback"
+    """Where these stand: `observations`, where an event was answered after feedback about it had come."""

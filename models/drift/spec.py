@@ -5,11 +5,15 @@ from __future__ import annotations
 from typing import Final, Literal, Self
 
 import msgspec
+from pydantic import TypeAdapter
 
 from models.manifest import Kind, Manifest
+from models.quality import Performance
+from models.reference import FeatureReference
 
 Preset = Literal["default", "classic"]
 
+_FEATURES: Final = TypeAdapter(dict[str, FeatureReference])
 SAMPLE: Final = 2000
 """Of a manifest's confidences, evenly picked by rank: more say nothing more about its quantiles."""
 
@@ -27,6 +31,12 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     """Below it the manifest calls an answer doubtful."""
     reference_confidence: tuple[float, ...] = ()
     """Growing: the manifest's sample, 2,000 at most."""
+    features: bytes = b""
+    """JSON: what its inputs looked like, as the manifest says."""
+    performance: bytes = b""
+    """JSON: how its labels are judged, as the manifest says; empty where it says nothing."""
+    calibrated: bool = False
+    """Whether its probabilities can be believed."""
     preset: Preset = "default"
     """classic: the plain rule drives (`drift` instead of `drift_suspected`), and levels are the classic numbers."""
 
@@ -34,6 +44,16 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     def identity(self) -> str:
         """NAME@VERSION: the subject of what is said about it."""
         return f"{self.name}@{self.version}"
+
+    @property
+    def described(self) -> dict[str, FeatureReference]:
+        """Its features, in the order of the answers' columns."""
+        return _FEATURES.validate_json(self.features) if self.features else {}
+
+    @property
+    def quality(self) -> Performance | None:
+        """How its labels are judged."""
+        return Performance.model_validate_json(self.performance) if self.performance else None
 
     @classmethod
     def of(cls, manifest: Manifest, preset: Preset = "default") -> Self:
@@ -46,6 +66,9 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
             confident=classifier or manifest.outputs.interval is not None,
             low_confidence=manifest.thresholds.low_confidence,
             reference_confidence=_picked(sorted(manifest.reference_confidence)),
+            features=_FEATURES.dump_json(manifest.features) if manifest.features else b"",
+            performance=manifest.performance.model_dump_json().encode() if manifest.performance else b"",
+            calibrated=manifest.calibration is not None,
             preset=preset,
         )
 

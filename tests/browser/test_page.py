@@ -14,6 +14,7 @@ from playwright.async_api import Page, Route, expect
 
 from engine.publisher import partition_of
 from tests.browser.frames import alert, frame, side, tell, worker
+from tests.unit.web.detectors import put
 from tests.unit.web.test_neighbours import assign
 from tests.unit.web.worker import PARTITIONS, TABLES, Make, Worker
 
@@ -164,6 +165,31 @@ MODELS: dict[str, Any] = {
 TOLD: dict[str, Any] = {
     "churn": {"revision": 7, "error": "churn@5: " + MARKUP, "loading": {"version": "4", "stage": "warming"}}
 }
+
+
+async def test_a_drift_is_seen_and_acknowledged_by_somebody_with_a_name(page: Page, make: Make) -> None:
+    one = (await make().start()).own(*range(PARTITIONS))
+    put(one, "churn", "2", ill=True)
+    asked: list[Any] = []
+
+    async def answer(route: Route) -> None:
+        asked.append(route.request.post_data_json)
+        await route.fulfill(status=202, json={})
+
+    await page.route("**/models/churn", answer)
+    await opened(page, one)
+    drift, said = page.get_by_role("table", name="Drift"), page.locator("#drift-said")
+    await expect(drift).to_contain_text("drift since")
+    await page.get_by_role("button", name="churn@2", exact=True).click()
+    await expect(page.get_by_role("img", name=re.compile("^Confidence of each"))).to_be_visible()
+    await expect(page.get_by_role("img", name=re.compile("^How confidence is spread"))).to_be_visible()
+    acknowledge = page.get_by_role("button", name="acknowledge what is wrong with churn@2")
+    await acknowledge.click()
+    await expect(said).to_have_text("Say who you are first.")
+    await page.get_by_label("Your name").fill("anna")
+    await acknowledge.click()
+    await expect(said).to_have_text("Asked for: acknowledge churn@2.")
+    assert asked == [{"action": "acknowledge", "version": "2", "author": "anna"}]
 
 
 async def test_what_is_wrong_is_shown_in_words(page: Page, make: Make) -> None:

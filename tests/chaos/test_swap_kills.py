@@ -14,8 +14,8 @@ from tests import tally
 from tests.rig import Rig
 from tests.worker import Worker, until
 
-JUDGES: Final = ("judge's downloading", "judge's verifying", "judge's warming")
-"""Before a version is accepted."""
+JUDGES: Final = ("judge's downloading", "judge's verifying")
+"""Before a version is accepted; its first runs are another process' then."""
 PHASES: Final = ("downloading", "verifying", "warming", "flip", "draining")
 """On every worker, once it is."""
 

@@ -5,6 +5,7 @@ While the file that SWAP_HOLD names holds "PHASE VERSION", whoever gets there sa
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import time
@@ -20,6 +21,7 @@ from models.manifest import Manifest
 from models.runtime import Runtime
 from models.store import ModelStore
 from models.swap import Stage
+from models.verifier import Verifier
 from models.version import LiveVersion
 
 log = logging.getLogger(__name__)
@@ -31,7 +33,7 @@ _whose: ContextVar[str] = ContextVar("whose", default="")
 _verify, _flip = LiveModels.verify, LiveModels._flip
 _fetch, _warm_up = ModelStore.fetch, golden.warm_up
 _begin, _compute = Runtime.__init__, Runtime.compute
-_retire = LiveVersion.retire
+_retire, _try = LiveVersion.retire, Verifier.check
 
 
 def _is_held(where: str) -> bool:
@@ -49,10 +51,10 @@ def _hold(phase: str, version: str) -> None:
             time.sleep(0.02)
 
 
-async def _judged(models: LiveModels, name: str, version: str) -> None:
+async def _judged(models: LiveModels, name: str, version: str, *more: Any) -> None:
     before = _whose.set("judge's ")
     try:
-        await _verify(models, name, version)
+        await _verify(models, name, version, *more)
     finally:
         _whose.reset(before)
 
@@ -67,9 +69,15 @@ def _verifying(made: Runtime, folder: ModelFolder, *more: Any, **options: Any) -
     _begin(made, folder, *more, **options)
 
 
-def _warming(manifest: Manifest, compute: Any) -> None:
+async def _trying(verifier: Verifier, folder: ModelFolder, **options: Any) -> None:
+    if _whose.get():
+        await asyncio.to_thread(_hold, "verifying", folder.manifest.version)
+    await _try(verifier, folder, **options)
+
+
+def _warming(manifest: Manifest, compute: Any, *more: Any) -> None:
     _hold("warming", manifest.version)
-    _warm_up(manifest, compute)
+    _warm_up(manifest, compute, *more)
 
 
 def _flipping(models: LiveModels, model: Any, routing: Any) -> None:
@@ -93,8 +101,9 @@ LiveModels.verify = _judged  # type: ignore[assignment, method-assign]
 LiveModels._flip = _flipping  # type: ignore[assignment, method-assign]
 ModelStore.fetch = _downloading  # type: ignore[assignment, method-assign]
 Runtime.__init__ = _verifying  # type: ignore[assignment, method-assign]
+Verifier.check = _trying  # type: ignore[assignment, method-assign]
 Runtime.compute = _computing  # type: ignore[assignment, method-assign]
-runtime.warm_up = _warming  # type: ignore[attr-defined]
+runtime.warm_up = _warming  # type: ignore[assignment, attr-defined]
 LiveVersion.retire = _retiring  # type: ignore[assignment, method-assign]
 
 from app import app

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import http.server
 import json
 import shutil
+import threading
 from functools import partial
 from pathlib import Path
 from typing import Final
 
+from models.store import ModelStore
 from tests import tally
 from tests.rig import Rig
-from tests.worker import until
+from tests.worker import free_port, until
 
 
 def missing(store: Path, version: str) -> str:
@@ -92,3 +95,27 @@ def test_without_a_live_version_the_worker_stays_up_says_why_and_events_wait(rig
         assert worker.get("/health/live").status == 200
     rig.deploy("1")
     rig.assert_exact()
+
+
+def test_a_first_start_while_the_store_is_away_waits_for_it_says_so_and_goes_on_once_it_is_back(rig: Rig) -> None:
+    port = free_port()
+    worker = rig.worker("a", model_store=f"http://127.0.0.1:{port}").start()
+
+    def waits() -> bool:
+        answer = worker.get("/health/ready")
+        return answer.status == 503 and "the model store is waited for" in answer.text
+
+    until(waits, 40, what="not ready: the store is away", alive=[worker])
+    assert worker.get("/health/live").status == 200
+    tally.publish(rig.store, "1")
+    ModelStore(str(rig.store)).index()
+    rig.control({"active": "1"})
+    rig.sender().send(200)
+    serve = partial(http.server.SimpleHTTPRequestHandler, directory=str(rig.store))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", port), serve) as web:
+        threading.Thread(target=web.serve_forever, args=(0.05,), daemon=True).start()
+        worker.wait_ready(60)
+        rig.assert_exact()
+        web.shutdown()
+    told = rig.reader("model-status").read_out()[-1].json
+    assert told["device"] == "cpu", "a worker tells what its models run on"

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from cli.reset import moment
+from cli.past import past
 from core.errors import UsageError
 from tests.rig import Rig
 from tests.shop import Shop, wait_committed
@@ -75,4 +75,4 @@ def test_reset_from_a_time_keeps_what_is_deployed(rig: Rig) -> None:
 )
 def test_a_time_that_is_none_is_told(text: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        moment(text)
+        past(text, "--from")

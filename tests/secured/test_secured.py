@@ -32,7 +32,7 @@ from tests.secured.kafka import MTLS, PASSWORD, SASL_PLAINTEXT, SASL_SSL, TLS, R
 from tests.secured.rights import least
 from tests.worker import ROOT, Worker
 
-TABLES = ("sessions", "deployments", "contexts", "answers", POSITIONS)
+TABLES = ("sessions", "deployments", "predicted", "references", "drift", "contexts", "answers", POSITIONS)
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 SECRETS = (PASSWORD, KEY_PASSWORD)
 
@@ -128,7 +128,7 @@ async def test_each_right_that_is_missing_is_named(secured: SecuredKafka, rig: R
     )
     connection = await connect(settings, settings.broker)
     specs = [*ALL, *(changelog(app_id, table) for table in TABLES)]
-    sources = [rig.topic(name) for name in ("observations", "messages", "control")]
+    sources = [rig.topic(name) for name in ("observations", "messages", "feedback", "control", "scores")]
     needed = rights.of_worker(specs, sources, [rig.topic("predictions")], connection)
     await until_told(connection, needed, "")
     for right in granted:

@@ -60,6 +60,32 @@ def forecast(half_width: float) -> onnx.ModelProto:
     return _model(nodes, [helper.make_tensor_value_info("X", TensorProto.FLOAT, ["n", 1])], outputs, constants)
 
 
+def network(width: int = 4, hidden: int = 32, seed: int = 0, file: str | None = None) -> onnx.ModelProto:
+    """probabilities (n, 2) of a network with one hidden layer and weights by chance. file: where its first weights are
+    said to be kept, as external data."""
+    rng = np.random.default_rng(seed)
+    first = rng.normal(size=(width, hidden)).astype(np.float32)
+    nodes = [
+        helper.make_node("Gemm", ["X", "W1", "B1"], ["h"]),
+        helper.make_node("Relu", ["h"], ["r"]),
+        helper.make_node("MatMul", ["r", "W2"], ["l"]),
+        helper.make_node("Softmax", ["l"], ["probabilities"], axis=1),
+    ]
+    constants = {
+        "W1": first,
+        "B1": rng.normal(size=hidden).astype(np.float32),
+        "W2": rng.normal(size=(hidden, 2)).astype(np.float32) / np.float32(hidden**0.5),
+    }
+    outputs = [helper.make_tensor_value_info("probabilities", TensorProto.FLOAT, ["n", 2])]
+    made = _model(nodes, [helper.make_tensor_value_info("X", TensorProto.FLOAT, ["n", width])], outputs, constants)
+    if file is not None:
+        weights = made.graph.initializer[0]
+        weights.ClearField("raw_data")
+        weights.data_location = TensorProto.EXTERNAL
+        weights.external_data.add(key="location", value=file)
+    return made
+
+
 def manifest(name: str = "churn", version: str = "1", **changes: Any) -> dict[str, Any]:
     """manifest.json of a linear model, as a person writes it, without its files."""
     return {

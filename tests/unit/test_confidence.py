@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
-from scipy.stats import entropy  # type: ignore[import-untyped]  # scipy ships no types
+from scipy.stats import entropy
 
 from models.confidence import Probabilities, confidence, interval_confidence
 

@@ -212,7 +212,8 @@ def transport(fresh: Fresh) -> None:
 
 
 def commands_of_ours(fresh: Fresh) -> dict[str, Any]:
-    ours = {"Agents", "Chat", "Doctor", "Models", "Replay", "Reset", "Send", "Tables", "Topics", "Worker", "state"}
+    ours = {"Agents", "Chat", "Doctor", "Drift", "Models", "Replay", "Reset", "Send", "Tables", "Topics", "Worker"}
+    ours.add("state")
     assert set(commands.__all__) == ours
     return dict(cli.commands)
 

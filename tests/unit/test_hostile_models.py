@@ -169,11 +169,11 @@ async def test_a_model_that_never_answers_is_given_up_and_the_next_candidate_is_
     folder(bench.root, endless(linear()), version="never")
     folder(bench.root, linear(w=0.0, b=0.1), version="next")
     patient = bench.live.verifier
-    bench.live.verifier = impatient = Verifier("cpu", limit_s=2.0)
+    bench.live.loader.verifier = impatient = Verifier("cpu", limit_s=2.0)
     with pytest.raises(UnsafeModelError, match=r"^churn@never: it was given 2 s, and had to be ended"):
         await bench.deploy("never")
     await impatient.close()
-    bench.live.verifier = patient
+    bench.live.loader.verifier = patient
     assert await bench.answer() == ("1", 0.1)
     await bench.deploy("next")
     assert (await bench.answer())[0] == "next"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from core.errors import RequestRefusedError
-from core.events import Action, Canary, Deployment
+from core.events import Action, Backfill, Canary, Deployment
 from engine.codec import codec_of
 from tables.deployments import MAX_SHADOWS, judge
 
@@ -79,6 +79,19 @@ def test_shadows_have_a_bound_and_leave_when_they_get_another_role() -> None:
     assert ask(state, action="canary", version="4", share=1).shadow == ("3", "5")
     assert ask(state, action="unload", version="3").shadow == ("4", "5")
     assert ask(state, active="5").shadow == ("3", "4")
+
+
+def test_a_backfill_is_the_deployments_until_the_next_or_the_end_of_the_model() -> None:
+    asked = ask(TRIED, action="backfill", since=5)
+    assert asked.backfill == Backfill(revision=asked.revision, features=(), since=5)
+    assert (asked.active, asked.canary) == (TRIED.active, TRIED.canary)
+    assert ask(asked, action="promote").backfill == asked.backfill
+    again = ask(asked, action="backfill", version="3")
+    assert again.backfill == Backfill(revision=asked.revision + 1, features=())
+    assert ask(again, action="unload").backfill is None
+    refused(None, "no active version", action="backfill")
+    refused(TRIED, "isn't deployed", action="backfill", version="6")
+    refused(TRIED, "still to come", action="backfill", since=8)
 
 
 def test_unloading_the_active_version_ends_the_model() -> None:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from cli.erasing import key_of
-from cli.reset import moment
+from cli.past import past
 from core.errors import UsageError
 
 
@@ -20,15 +20,15 @@ from core.errors import UsageError
     ],
 )
 def test_a_time_is_one_with_its_zone(text: str, meant: datetime) -> None:
-    assert moment(text) == meant
+    assert past(text, "--from") == meant
 
 
 @pytest.mark.parametrize("text", ["2026-01-31", "2026-01-31T12:00", "20260131T120001"])
 def test_a_time_without_a_zone_is_refused_with_what_would_be_taken(text: str) -> None:
     with pytest.raises(UsageError, match="in which time zone") as refused:
-        moment(text)
+        past(text, "--from")
     advice = str(refused.value).partition("Write ")[2].removesuffix(" for UTC")
-    assert moment(advice) == datetime.fromisoformat(text).replace(tzinfo=UTC)
+    assert past(advice, "--from") == datetime.fromisoformat(text).replace(tzinfo=UTC)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_a_time_without_a_zone_is_refused_with_what_would_be_taken(text: str) ->
 )
 def test_a_time_that_can_not_be_meant_is_refused(text: str, told: str) -> None:
     with pytest.raises(UsageError, match=told):
-        moment(text)
+        past(text, "--from")
 
 
 @pytest.mark.parametrize("session", ["a", "ä" * 1000, "日本 \n", "-x", "\0"])

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.events import Observation
+from core.events import Observation, Role
 from examples.purchases.customers import customer, recount
 from examples.purchases.data import DAY_MS
 from examples.purchases.demo import sample
@@ -21,12 +21,33 @@ EVENTS = [
     Observation(id=f"e{n}", session=f"c{n % 3}", ts=n * DAY_MS, features={"amount": 10.0 + n, "quantity": 1.0})
     for n in range(12)
 ]
+MANY = [
+    Observation(id=f"e{n}", session=f"c{n % 3}", ts=n * DAY_MS, features={"amount": 10.0 + n, "quantity": 1.0})
+    for n in range(21)
+]
+TURNS: Sequence[tuple[str, Role]] = [
+    ("1", "active"),
+    ("1", "active"),
+    ("2", "active"),
+    ("1", "active"),
+    ("3", "canary"),
+    ("1", "active"),
+    ("3", "active"),
+]
+COURSE = [turn for turn in TURNS for _ in range(3)]
+"""Of MANY, in three partitions."""
 GOOD = {"1": Quality(100, 0.4, 0.75), "2": Quality(100, 0.4, 0.74)}
 
 
-def answer(place: int, version: str = "1", id_: str | None = None) -> Answer:
+def answer(
+    place: int,
+    version: str = "1",
+    id_: str | None = None,
+    role: Role = "active",
+    events: Sequence[Observation] = EVENTS,
+) -> Answer:
     """To an event; those of one customer share a partition."""
-    event = EVENTS[place]
+    event = events[place]
     return Answer(
         id=id_ or f"observations/{place % 3}/{place // 3}",
         event_id=event.id,
@@ -38,7 +59,7 @@ def answer(place: int, version: str = "1", id_: str | None = None) -> Answer:
         scores={"returns": 0.6, "lapses": 0.4},
         confidence=0.1,
         low_confidence=False,
-        role="active",
+        role=role,
     )
 
 
@@ -46,15 +67,17 @@ def ledger(answers: Iterable[Answer]) -> Ledger:
     """All events sent, and these answers read."""
     books = Ledger(EVENTS)
     books.sending(0, len(EVENTS))
+    books.labels = len(EVENTS)
     books.read(list(answers))
     return books
 
 
-def broken(books: Ledger, *, repeats: bool = True) -> list[str]:
+def broken(books: Ledger, *, repeats: bool = True, joined: int = 12) -> list[str]:
     """The claims that don't hold."""
-    row = recount([event for event in EVENTS if event.session == "c0"])
-    five = [customer(books.latest["c0"], row, EVENTS)]
-    return [claim for held, claim in Report(books, "1", "2", 0.0, five, GOOD).claims(repeats=repeats) if not held]
+    row = recount([event for event in books.events if event.session == "c0"])
+    five = [customer(books.latest["c0"], row, books.events)]
+    report = Report(books, "1", "2", 0.0, 6, five, GOOD, joined)
+    return [claim for held, claim in report.claims(repeats=repeats) if not held]
 
 
 def changed_at(place: int) -> list[Answer]:
@@ -93,10 +116,26 @@ def test_an_answer_to_an_event_that_nobody_sent_is_a_fault() -> None:
     assert len(broken(ledger([*changed_at(6), stranger]))) == 1
 
 
-def test_a_version_that_comes_back_is_a_fault() -> None:
-    answers = changed_at(6)
-    answers[9] = answer(9, "1")
+def test_a_version_that_comes_back_among_the_others_answers_is_a_fault() -> None:
+    answers = changed_at(3)
+    answers[6] = answer(6, "1")
     assert len(broken(ledger(answers))) == 1
+
+
+def test_the_fallback_comes_back_and_shares_with_the_candidate_until_that_answers_alone() -> None:
+    books = Ledger(MANY)
+    books.sending(0, len(MANY))
+    books.labels = 12
+    books.read([answer(n, version, role=role, events=MANY) for n, (version, role) in enumerate(COURSE)])
+    assert set(books.courses().values()) == {"1121c13"}
+    assert broken(books) == []
+    assert books.versions == ["1", "2", "3"]
+    assert (len(books.of("3")), len(books.of("3", canary=True))) == (6, 3)
+    assert books.first_offsets("3") == {0: 4, 1: 4, 2: 4}
+
+
+def test_a_label_that_found_no_answer_is_a_fault() -> None:
+    assert broken(ledger(changed_at(6)), joined=11) == ["every label found its answer (NOT: 1)"]
 
 
 def test_a_version_that_never_came_is_a_fault() -> None:

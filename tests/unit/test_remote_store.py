@@ -18,6 +18,7 @@ import pytest
 
 from core.errors import ManifestError, ModelError, ModelNotFoundError, StoreAwayError, TamperedError
 from models import download
+from models import manifest as manifest_module
 from models import store as store_module
 from models.cache import ModelCache
 from models.features import parse
@@ -348,3 +349,21 @@ def test_a_file_that_another_worker_brings_meanwhile_is_not_fetched_again(tmp_pa
     assert len(downloads) == 1
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes() == text
     assert [path.name for path in (tmp_path / ".files").iterdir()] == [expected]
+
+
+def test_a_manifest_or_a_list_that_is_too_long_is_not_read_to_its_end(
+    web: Web, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ModelStore(str(root)).publish(folder(tmp_path / "made", linear(), made_by="x" * 5000))
+    for module in (store_module, manifest_module):
+        monkeypatch.setattr(module, "LARGEST", 4000)
+    told = r"churn@1: manifest\.json: it has more than 0\.004 MB"
+    for url in (web.url, str(root)):
+        with pytest.raises(ManifestError, match=told):
+            ModelStore(url, cache=tmp_path / "cache").fetch("churn", "1")
+    with pytest.raises(ManifestError, match=r"^1: manifest\.json: it has more than 0\.004 MB"):
+        ModelStore(f"memory://{root}").publish(root / "churn" / "1")
+    assert ModelStore(str(root)).needed() == frozenset(), "such a version is left out, with a warning"
+    monkeypatch.setattr(store_module, "LARGEST", 10)
+    with pytest.raises(ManifestError, match=r"index\.json: it has more than"):
+        ModelStore(web.url).models()

@@ -234,10 +234,21 @@ async def test_a_golden_example_whose_answer_is_not_finite_is_missed(tmp_path: P
 
 
 async def test_cuda_without_a_gpu_is_an_error_and_no_quiet_cpu(tmp_path: Path, thread: InferenceThread) -> None:
-    device = Device("cuda", [(CUDA, {"device_id": 0}), CPU])
+    device = Device.of("cuda", [CUDA, CPU])
     opened = ModelFolder.open(folder(tmp_path, linear()), "churn", "1")
     with pytest.warns(UserWarning, match=CUDA), pytest.raises(ProviderMissingError):
         await Runtime.load(opened, device, thread)
+
+
+async def test_auto_without_a_gpu_computes_on_the_cpu(tmp_path: Path, thread: InferenceThread) -> None:
+    device = Device.of("auto", [CUDA, CPU])
+    opened = ModelFolder.open(folder(tmp_path, linear()), "churn", "1")
+    with pytest.warns(UserWarning, match=CUDA):
+        runtime = await Runtime.load(opened, device, thread)
+    assert (await runtime.predict(column(0.25))).matrix[0, 1] == pytest.approx(0.25)
+    assert device.fallback is not None
+    again = await Runtime.load(opened, device, thread)  # asks for no GPU any more: no warning
+    assert (await again.predict(column(0.25))).matrix[0, 1] == pytest.approx(0.25)
 
 
 async def test_a_closed_runtime_says_so(tmp_path: Path, thread: InferenceThread) -> None:

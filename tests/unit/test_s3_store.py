@@ -76,7 +76,8 @@ def test_while_the_bucket_is_away_what_is_cached_still_loads(
     def away(*_: object, **__: object) -> bytes:
         raise OSError("Connect timeout")
 
-    monkeypatch.setattr(ours._fs, "cat_file", away)
+    for question in ("info", "cat_file"):
+        monkeypatch.setattr(ours._fs, question, away)
     assert ours.fetch("churn", "1") == published
     with pytest.raises(StoreAwayError, match=r"churn@2: .*Connect timeout"):
         ours.fetch("churn", "2")

@@ -20,7 +20,7 @@ from core.errors import MigrationError, NewerStateError, UsageError
 from core.topics import Direction, TopicSpec
 from engine.agent import Agent, Stream
 from engine.batch import Slice, working_on
-from engine.columns import ColumnShard, RowCodec
+from engine.columns import ColumnShard, RowCodec, alive
 from engine.patterns import Pattern
 from engine.schema import EXPIRES, Migration, Schema
 from engine.store import PartitionStore, RocksMemory
@@ -159,11 +159,19 @@ def seconds(row: dict[str, float]) -> dict[str, float]:
     return {name.replace("ms", "s"): value / 1000 if "ms" in name else value for name, value in row.items()}
 
 
+def test_each_life_of_a_column_migrates_apart() -> None:
+    old = ("count", "last_ms", alive("sum_ms", 1), alive("count", 2), alive("sum_ms", 2))
+    raw = RowCodec(old, np.zeros(5)).encode_one(np.array([1.0, 2000.0, 3000.0, 4.0, 5000.0]))
+    new = ("count", "last_s", alive("sum_s", 1), alive("count", 2), alive("sum_s", 2))
+    codec = RowCodec(new, np.zeros(5), Schema("rows", (seconds,)), beside=2)
+    assert codec.decode(raw, {raw[2:8]: old}).tolist() == [1, 2, 3, 4, 5]
+
+
 def test_a_row_migrates_by_the_names_of_its_columns_whatever_its_layout(tmp_path: Path) -> None:
     shard = rows(tmp_path / "p", ("count", "last_ms"))
     s = cast(Slice[Any], SimpleNamespace(changed=[]))
     touched = shard.rows(s, [b"a"])
-    shard.settle((touched, np.array([[2.0, 5000.0]])))
+    shard.settle((touched, np.array([[2.0, 5000.0]]), shard.codec))
     items = dict(shard.take())
     shard._store.write({"sums": items})
     shard._store.close()

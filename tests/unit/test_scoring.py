@@ -163,7 +163,7 @@ async def test_slices_of_one_partition_are_folded_in_their_order(worker: Worker)
         worker.slice(0, 12, [(0.1, None)]),
     ]
     await scored(worker, *parts)
-    counts = [after[0, 0] for s in parts for _, (_, after) in s.changed if after is not None]
+    counts = [after[0, 0] for s in parts for _, (rows, after, _) in s.changed if rows is not None and after is not None]
     assert counts == [2, 1, 3]
 
 

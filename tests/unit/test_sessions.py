@@ -39,7 +39,17 @@ class Kept:
         task = SimpleNamespace(shard=lambda name: self.shard)
         s = cast(
             Slice[Any],
-            SimpleNamespace(task=task, partition=0, records=[None], keys=[session.encode()], changed=[], newest=-1),
+            SimpleNamespace(
+                task=task,
+                topic="observations",
+                partition=0,
+                first=0,
+                oldest=0,
+                records=[None],
+                keys=[session.encode()],
+                changed=[],
+                newest=-1,
+            ),
         )
         sessions.fold([s], np.array([float(ts)]), np.array([values], np.float64).reshape(1, len(values)))
         if finish:

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from core.errors import TaskError, UsageError
@@ -95,6 +95,82 @@ def test_a_closed_store_is_an_error_that_reopens_the_task(rig: Rig) -> None:
     rig.slice()
     with pytest.raises(TaskError, match="closed"):
         visits.get("ann")
+
+
+Orders = st.lists(
+    st.tuples(st.sampled_from(["put", "put", "finish"]), st.integers(0, 2), st.sampled_from("aab")), max_size=30
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(acts=Orders)
+@example([("put", 0, "a"), ("put", 1, "a"), ("put", 2, "a"), ("finish", 1, "a"), ("finish", 0, "a")])
+@example([("put", 1, "a"), ("put", 0, "a"), ("put", 1, "a"), ("finish", 0, "a"), ("finish", 1, "a")])
+def test_what_was_written_last_stays_in_whatever_order_slices_of_several_topics_finish(
+    tmp_path_factory: pytest.TempPathFactory, acts: list[tuple[str, int, str]]
+) -> None:
+    rig = Rig(tmp_path_factory.mktemp("table") / "p")
+    topics = [rig.slice() for _ in range(3)]
+    newest: dict[str, int] = {}
+    written: list[dict[str, int]] = [{}, {}, {}]
+    settled: dict[str, int] = {}
+    """Key -> the number of the newest write that a finished slice has made."""
+    for number, (act, topic, key) in enumerate(acts):
+        if act == "put":
+            working_on(topics[topic])
+            if number % 4:
+                visits[key] = Visit(number)
+            else:
+                del visits[key]
+            newest[key] = number if number % 4 else -1
+            written[topic][key] = number
+        else:
+            rig.finish(topics[topic])
+            topics[topic] = rig.slice()
+            settled |= {key: max(at, settled.get(key, 0)) for key, at in written[topic].items()}
+            written[topic] = {}
+            seen = {k.decode(): visits.decode(raw).pages for k, raw in rig.shard.items(b"", 10)}
+            assert seen == {key: at for key, at in settled.items() if at % 4}
+        found = rig.shard.get_many([b"a", b"b", b"c", b"a"])
+        assert found == [rig.shard.get(key) for key in (b"a", b"b", b"c", b"a")]
+        assert [visits.decode(raw).pages if raw else -1 for raw in found[:3]] == [newest.get(k, -1) for k in "abc"]
+    for s in topics:
+        rig.finish(s)
+    rig.shard.absorb(rig.shard.take())
+    left = {k.decode(): visits.decode(raw).pages for k, raw in rig.shard.items(b"", 10)}
+    assert left == {key: number for key, number in newest.items() if number >= 0}
+    rig.store.close()
+
+
+def test_a_slice_that_is_given_up_brings_nothing_back_that_was_overtaken(rig: Rig) -> None:
+    slow, quick, failed = rig.slice(), rig.slice(), rig.slice()
+    for s, pages in ((slow, 1), (quick, 2)):
+        working_on(s)
+        visits["ann"] = Visit(pages)
+    rig.finish(quick)
+    working_on(failed)
+    visits["ann"] = Visit(3)
+    later = rig.slice()
+    visits["bob"] = Visit(4)
+    working_on(slow)
+    visits["bob"] = Visit(5)
+    rig.shard.rollback([failed], [slow, later])
+    assert (visits["ann"], visits["bob"]) == (Visit(2), Visit(5))
+    rig.finish(slow)
+    rig.finish(later)
+    assert dict(rig.shard.take()) == {b"ann": visits.encode(Visit(2)), b"bob": visits.encode(Visit(5))}
+
+
+def test_what_is_forgotten_goes_with_the_next_commit_unless_a_slice_has_written_it(rig: Rig) -> None:
+    s = rig.slice()
+    visits["ann"] = visits["bob"] = Visit(1)
+    rig.finish(s)
+    at_work = rig.slice()
+    visits["bob"] = Visit(2)
+    assert rig.shard.forget([b"ann", b"bob"])
+    assert (visits.get("ann"), visits.get("bob")) == (None, Visit(2))
+    rig.finish(at_work)
+    assert rig.shard.take() == [(b"ann", None), (b"bob", visits.encode(Visit(2)))]
 
 
 Then = st.sampled_from(["finish", "undo", "checkpoint"])

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from aiokafka import TopicPartition
 
 from engine.watchdog import COMMIT_S, JOIN_S, READ_S, Watchdog
 
@@ -26,6 +27,7 @@ def engine() -> Any:
         _coordinator=SimpleNamespace(_coordination_task=None, _pending_exception=None, generation=3),
         _fetcher=SimpleNamespace(_fetch_task=None),
         highwater=lambda tp: 10,
+        assignment=lambda: {TopicPartition("t", 0)},
     )
     return SimpleNamespace(
         started_consuming=True,
@@ -60,6 +62,14 @@ def test_records_that_never_come_end_it(engine: Any) -> None:
     assert after(engine, READ_S - 1) is None
 
 
+def test_a_look_between_two_assignments_ends_nothing(engine: Any) -> None:
+    def unassigned(tp: TopicPartition) -> int:
+        raise AssertionError("Partition is not assigned")  # as aiokafka does
+
+    engine.consumer.highwater, engine.consumer.assignment = unassigned, set
+    assert after(engine, 10 * READ_S) is None
+
+
 def test_work_that_is_never_committed_ends_it(engine: Any) -> None:
     engine.tasks[0].waits_since = time.monotonic()
     assert "has not committed" in str(after(engine, COMMIT_S + 1))
@@ -73,6 +83,11 @@ def test_work_after_a_long_silence_is_not_overdue(engine: Any) -> None:
 def test_a_group_that_never_takes_it_ends_it(engine: Any) -> None:
     engine.consumer._coordinator.generation = -1
     assert "HOMUNCULUS_SESSION_TIMEOUT" in str(after(engine, JOIN_S + 1))
+
+
+def test_a_group_that_counts_from_zero_has_taken_it(engine: Any) -> None:
+    engine.consumer._coordinator.generation = 0
+    assert after(engine, 1e6) is None
 
 
 def test_a_consumer_task_that_has_ended_ends_it(engine: Any) -> None:

@@ -2,6 +2,7 @@
 
 import { LineChart } from "./charts.js";
 import { byId, say } from "./dom.js";
+import { setUp as setUpDrift } from "./drift.js";
 import { count, duration, score } from "./format.js";
 import { loadTables, setUp } from "./lookup.js";
 import { drawAlerts, drawDeadLetters, drawModels, drawPartitions, drawTiles, drawWorkers, nameOf } from "./panels.js";
@@ -96,6 +97,7 @@ function onState(state, why) {
 }
 
 setUp();
+setUpDrift();
 const stream = new Stream("/overview/watch", { onEvent, onState });
 byId("again").addEventListener("click", () => stream.tryNow());
 document.addEventListener("visibilitychange", draw);

@@ -65,6 +65,12 @@ async def test_a_version_is_tried_compared_and_taken_back_again(broker: Broker, 
         with pytest.raises(RequestRefusedError, match="say who"):
             await models("unfreeze")
         await models("unfreeze", author="ann")
+        filling = await models("backfill", since=1000)
+        assert filling.document["deployment"]["backfill"]["since"] == 1000
+        assert "session.mean.f0, session.sum.f0 is filled" in filling.lines[-1]
+        until(
+            lambda: status(worker).get("backfill", {}).get("done") == 4, 20, what="nothing began late", alive=[worker]
+        )
         gone = await models("rollback")
         assert "canary" not in gone.document["deployment"]
         await models("unload", "2")

@@ -145,7 +145,7 @@ def spelled(tokens: Sequence[int]) -> str:
 def live(models: LiveModels, decoder: StandIn, name: str = "parrot") -> LiveVersion:
     """Makes it the active version of a model, in the place of the one before."""
     from core.events import Deployment
-    from models.live import _Model
+    from models.deployed import Deployed
     from models.routing import Routing
 
     course = Course(f"{name}@{decoder.version}")
@@ -153,7 +153,7 @@ def live(models: LiveModels, decoder: StandIn, name: str = "parrot") -> LiveVers
         course.to(stage)
     version = LiveVersion(decoder.manifest, decoder, course)
     deployment = Deployment(model=name, revision=1, active=decoder.version, since=0)
-    model = models._models.setdefault(name, _Model(deployment))
+    model = models._models.setdefault(name, Deployed(deployment))
     model.wanted = deployment
     models._flip(model, Routing(name, version))
     models._tell(name)

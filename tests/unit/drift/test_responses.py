@@ -44,7 +44,7 @@ def drift(**changes: Any) -> Change:
 
 
 def respond(now: Deployment, version: str = "2", **changes: Any) -> Action:
-    action = asked(drift(), version, now, "observations/0/5/drift/churn@2/opened", 50)
+    action = asked(drift(), version, now, "observations/0/5/drift/churn@2/opened")
     assert action is not None
     return action.model_copy(update=changes)
 
@@ -65,7 +65,7 @@ def test_a_version_that_is_no_longer_active_is_left_alone() -> None:
     swapped = ask(LIVE, active="3")
     with pytest.raises(RequestRefusedError, match="no longer is the active version"):
         judge("churn", respond(LIVE, based_on=swapped.revision), swapped, VERSIONS, 7)
-    assert asked(drift(), "1", swapped, "a", None) is None
+    assert asked(drift(), "1", swapped, "a") is None
 
 
 def test_a_frozen_model_still_goes_to_its_fallback() -> None:
@@ -81,7 +81,7 @@ def test_a_fallback_that_has_gone_keeps_nothing_from_being_frozen() -> None:
 
 def test_a_canary_that_drifts_is_rolled_back() -> None:
     tried = ask(LIVE, action="canary", version="3", share=0.1)
-    action = asked(drift(), "3", tried, "a", None)
+    action = asked(drift(), "3", tried, "a")
     assert action is not None
     after = judge("churn", action, tried, VERSIONS, 7)
     assert (after.active, after.canary) == ("2", None)
@@ -93,13 +93,13 @@ def test_a_canary_that_drifts_is_rolled_back() -> None:
     ids=str,
 )
 def test_only_the_beginning_of_a_confirmed_drift_is_answered(changes: dict[str, Any]) -> None:
-    assert asked(drift(**changes), "2", LIVE, "a", None) is None
+    assert asked(drift(**changes), "2", LIVE, "a") is None
 
 
 def test_nothing_is_done_where_nothing_is_declared() -> None:
-    assert asked(drift(), "2", ask(None, active="2"), "a", None) is None
-    assert asked(drift(), "2", ask(LIVE, active="2", response="none"), "a", None) is None
-    assert asked(drift(), "2", None, "a", None) is None
+    assert asked(drift(), "2", ask(None, active="2"), "a") is None
+    assert asked(drift(), "2", ask(LIVE, active="2", response="none"), "a") is None
+    assert asked(drift(), "2", None, "a") is None
 
 
 def test_a_response_is_checked_when_it_is_declared() -> None:

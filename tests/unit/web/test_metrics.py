@@ -15,9 +15,13 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from models.decoder.figures import Figures as Talked
+from models.drift.monitor import State
+from models.drift.ordering import OrderingState
+from models.drift.singles import Singles
 from models.limits import Figures
 from models.meter import ModelMeter
 from models.swap import Stage
+from tables.drift import Watch, packed, watches
 from tests.unit.web.worker import Make, Start, Worker
 from web.metrics import WorkerCollector
 
@@ -32,6 +36,9 @@ class Listed(NamedTuple):
     kind: str
     unit: str
     labels: frozenset[str]
+
+
+WATCHED = watches.encode(packed(Watch(OrderingState(), State(), Singles())))
 
 
 def listed() -> dict[str, Listed]:
@@ -63,7 +70,9 @@ def busy(worker: Worker) -> Worker:
     meters.stage("fold", 0.004, 4, TRACE)
     for histogram in (meters.latency, meters.commits, meters.batches, meters.loop_lag):
         histogram.observe(0.02, 1, TRACE)
+    engine.models.device.memory.limit = 10**9
     engine.tasks = {0: task(open=True, topics=["observations"]), 1: task(open=False, topics=["observations"])}
+    engine.tables |= {watches.name: watches}
     engine.pulse.lag = lambda: {"observations": {0: 7}}
     engine.standbys.staleness = lambda: {2: 1.5, 3: None}
     engine.gate.counts["llm_trigger_policy", "admins", "pass"] += 1
@@ -73,11 +82,13 @@ def busy(worker: Worker) -> Worker:
     meter.answered(100, 0, 0.002)
     engine.models.versions = lambda: [
         SimpleNamespace(
-            manifest=SimpleNamespace(name="churn"),
+            manifest=SimpleNamespace(name="churn", feedback=object()),
             version=version,
             meter=meter,
-            figures=Figures(answers=100, compared=10, agreed=9, dropped=1),
+            figures=Figures(answers=100, compared=10, agreed=9, dropped=1, labelled=4, right=3, loss=2.0),
             course=SimpleNamespace(stage=stage),
+            precision="fp32",
+            memory=1_000_000,
         )
         for version, stage in (("2", Stage.ACTIVE), ("3", Stage.CANARY))
     ]
@@ -92,8 +103,9 @@ def task(**given: Any) -> Any:
         staged=2,
         to_replay=1000,
         reason="restoring its tables",
-        sizes=lambda: {"notes": (10, 1000, 3)},
+        sizes=lambda: {"notes": (10, 1000, 3), "drift": (1, 9, 0)},
         store=SimpleNamespace(close=lambda: None),
+        shard=lambda table: SimpleNamespace(walk=lambda start: [(b"churn@2", WATCHED)]),
         **given,
     )
 

@@ -22,6 +22,7 @@ from models.device import Device
 from models.inference import InferenceThread
 from models.live import LiveModels
 from models.store import ModelStore
+from tables.drift import references, watches
 from tests.kafka import free_port
 from web.server import WebServer, serve
 
@@ -77,8 +78,9 @@ class OpenTask:
     def __init__(self, folder: Path, partition: int) -> None:
         self.open, self.reason, self.partition = True, "", partition
         self.topics: tuple[str, ...] = ()
-        self.store = PartitionStore(folder / str(partition), NAMES, RocksMemory())
-        self._shards = {name: KeyValueShard(name, self.store) for name in NAMES}
+        names = [*NAMES, references.name, watches.name]
+        self.store = PartitionStore(folder / str(partition), names, RocksMemory())
+        self._shards = {name: KeyValueShard(name, self.store) for name in names}
 
     def shard(self, table: str) -> KeyValueShard:
         return self._shards[table]

@@ -1,0 +1,280 @@
+"""scores -> one owner a version -> detectors -> alerts, and what the deployment declares for a drift."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from agents.responses import ask, asked
+from core.errors import DecodeError, ModelError, RecordError, UnknownVersionError
+from core.events import Alert, Deployment
+from core.topics import ALERTS, CONTROL, SCORES
+from engine.agent import Stream, agent
+from engine.batch import Slice, working_on
+from engine.codec import codec_of
+from engine.dead_letters import dead_letter
+from engine.engine import Engine
+from engine.publisher import partition_of
+from engine.rights import WRITE, may
+from engine.tracing import output_headers
+from models.drift.answers import Answers, Scored
+from models.drift.command import Command, obey
+from models.drift.condition import Change
+from models.drift.monitor import Monitor
+from models.drift.ordering import Ordering
+from models.drift.outcomes import Outcomes
+from models.drift.singles import Singles
+from models.drift.spec import Spec
+from tables.drift import Reference, Watch, packed, references, watches
+
+log = logging.getLogger(__name__)
+
+GATHER_S: Final = 0.5
+"""For which scores are gathered: what detectors know of a version, up to some 100 KB, is written whole each time."""
+KEPT: Final = 200
+"""Versions whose detectors stay in memory; others are read from the table when they are needed."""
+DONE: Final = {"reset": "reset", "acknowledge": "acknowledged", "resolve": "resolved"}
+SAID: Final = {
+    "reset": "has reset the detectors of",
+    "acknowledge": "knows what is wrong with",
+    "resolve": "says that it is over with",
+}
+_encode = codec_of(Alert).encode
+_decode = msgspec.msgpack.Decoder(Scored | Outcomes | Command).decode
+
+
+@agent(SCORES)
+async def watch(stream: Stream[bytes]) -> None:
+    """Hands each version's answers to its detectors, in one order, and tells what they find."""
+    owner = Owner(stream.engine)
+    async for batch in stream.gathered(GATHER_S):
+        for slices in batch.by_partition().values():
+            await owner.take(slices)
+
+
+class Told(NamedTuple):
+    """A record, and where it stands."""
+
+    s: Slice[bytes]
+    at: int
+    record: Scored | Outcomes | Command
+
+
+class Owner:
+    """Of the versions whose key is in this worker's partitions."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._partitions = engine.settings.partitions
+        self._detectors: OrderedDict[tuple[int, str], Detectors] = OrderedDict()
+
+    async def take(self, slices: Sequence[Slice[bytes]]) -> None:
+        """All of one partition: state, alerts and responses are staged when it returns. The state is the last slice's:
+        they finish together."""
+        working_on(slices[-1])
+        found: dict[str, list[Told]] = {}
+        for s in slices:
+            for i, record in enumerate(s.records):
+                try:
+                    found.setdefault(_version_of(record.key), []).append(Told(s, i, _decode(s.events[i])))
+                except (msgspec.MsgspecError, RecordError) as error:
+                    self._drop(s, i, error)
+        for key, told in found.items():
+            try:
+                detectors = await self._of(slices[-1].partition, key)
+            except RecordError as error:
+                for s, i, _ in told:
+                    self._drop(s, i, error)
+            else:
+                await self._let_see(slices[-1].partition, key, detectors, told)
+
+    async def _let_see(self, partition: int, key: str, detectors: Detectors, told: list[Told]) -> None:
+        model, version = key.split("@", 1)
+        deployment = self._engine.models.wanted(model)
+        # Until all is staged: should something raise, the table's value is what counts.
+        del self._detectors[partition, key]
+        for s, i, record in told:
+            try:
+                for change in detectors.see(record, s.records[i].timestamp):
+                    await self._tell(s, i, model, version, change, deployment)
+                for alert in detectors.singles_told(key, deployment):
+                    s.send(ALERTS, key, alert, i)
+                if isinstance(record, Command):
+                    self._answer(s, i, model, key, record)
+            except RecordError as error:
+                self._drop(s, i, error)
+        detectors.keep(key)
+        self._detectors[partition, key] = detectors
+
+    async def _tell(
+        self,
+        s: Slice[bytes],
+        at: int,
+        model: str,
+        version: str,
+        change: Change,
+        deployment: Deployment | None,
+    ) -> None:
+        alert = alert_of(change)
+        action = asked(change, version, deployment, alert.id)
+        if action is not None and await may(self._engine.connection, WRITE, self._engine.topic_name(CONTROL)):
+            alert.evidence["response"] = {"asked": action.response or action.action, "based_on": action.based_on}
+            ask(s, model, action, at)
+        elif action is not None:
+            log.error("Nothing is done about the drift of %s@%s: the broker lets nobody ask here", model, version)
+            alert.evidence["response"] = {"refused": f"no WRITE on {self._engine.topic_name(CONTROL)}"}
+        s.send(ALERTS, change.subject, alert, at)
+
+    def _answer(self, s: Slice[bytes], at: int, model: str, key: str, command: Command) -> None:
+        """Tells who asked that it is done, where and as what the answer to the request is looked for."""
+        done = f"drift_{DONE[command.does]}"
+        alert = Alert(
+            id=f"{command.source}/{done}/{key}/resolved",
+            kind=done,
+            severity="info",
+            state="resolved",
+            subject=key,
+            ts=command.ts,
+            title=f"{command.by} {SAID[command.does]} {key}",
+            evidence={"request": command.source, "by": command.by, "kind": command.kind},
+        )
+        [headers] = output_headers(s.topic, s.partition, s.records[at : at + 1], s.parents)
+        headers = [("source", command.source.encode()), *(one for one in headers if one[0] != "source")]
+        partition = partition_of(model.encode(), self._partitions)
+        s.emit(ALERTS, [key.encode()], [_encode(alert)], [headers], partition)
+
+    async def _of(self, partition: int, key: str) -> Detectors:
+        """A version's detectors, as the table has them. Raises UnknownVersionError for what no store has."""
+        stored = watches.watch(key)
+        kept = self._detectors.get((partition, key))
+        if kept is not None and stored is not None and kept.raw == stored[0]:
+            self._detectors.move_to_end((partition, key))
+            return kept
+        reference = references.reference(key)
+        if stored is not None and reference is not None:
+            made = Detectors(reference.spec, self._partitions, stored[1], reference)
+        else:
+            made = Detectors(await self._spec(key), self._partitions)
+        self._detectors[partition, key] = made
+        if len(self._detectors) > KEPT:
+            self._detectors.popitem(last=False)
+        return made
+
+    async def _spec(self, key: str) -> Spec:
+        model, version = key.split("@", 1)
+        models = self._engine.models
+        deployment = models.wanted(model)
+        preset = deployment.preset if deployment is not None else "default"
+        for live in models.versions():
+            if live.manifest.identity == key:
+                return Spec.of(live.manifest, preset)
+        try:
+            return Spec.of(await asyncio.to_thread(models.store.manifest, model, version), preset)
+        except (ModelError, ValueError) as error:
+            raise UnknownVersionError(key, str(error)) from None
+
+    def _drop(self, s: Slice[bytes], at: int, error: Exception) -> None:
+        reason = error if isinstance(error, RecordError) else DecodeError(f"no scores: {error}")
+        s.dropped.append((s.records[at].offset, dead_letter(s, s.records[at], reason)))
+
+
+class Detectors:
+    """A version's, in memory."""
+
+    def __init__(
+        self, spec: Spec, partitions: int, watch: Watch | None = None, reference: Reference | None = None
+    ) -> None:
+        self.raw: bytes | None = None
+        """As the table holds what they have seen."""
+        self._spec = spec
+        self._columns = len(spec.described)
+        self._ordering = Ordering(partitions, self._columns, watch.ordering if watch else None)
+        self._monitor = Monitor(spec, watch.monitor if watch else None, reference.frozen if reference else None)
+        self._singles = watch.singles if watch else Singles()
+        self._written = reference.frozen if reference else None
+        self._seen: Answers | None = None
+        self._now = 0
+
+    def see(self, record: Scored | Outcomes | Command, now: int) -> Iterator[Change]:
+        """What a person should hear of it. now: when the record was written, ms since epoch. Raises DecodeError."""
+        self._seen, self._now = None, now
+        if isinstance(record, Scored):
+            self._seen = self._ordering.merge(Answers.of(record, self._columns), now)
+            if self._seen is not None:
+                yield from self._monitor.fold(self._seen)
+        elif isinstance(record, Outcomes):
+            yield from self._monitor.judge(record)
+        else:
+            yield from obey(self._monitor, record)
+
+    def singles_told(self, key: str, deployment: Deployment | None) -> Iterator[Alert]:
+        """One alert for each answer with low confidence, as many as the deployment asks for."""
+        most = deployment.low_alerts if deployment is not None else 0.0
+        if self._seen is None or not most:
+            return
+        for place, kept_back in self._singles.pick(self._seen, self._spec.low_confidence, most, self._now):
+            yield _single(key, self._seen, place, self._spec, kept_back)
+
+    def keep(self, key: str) -> None:
+        """Writes what has changed."""
+        self.raw = packed(Watch(self._ordering.state, self._monitor.state, self._singles))
+        watches[key] = self.raw
+        if self._monitor.frozen is not self._written:
+            self._written = self._monitor.frozen
+            references[key] = packed(Reference(self._spec, self._written))
+
+
+def alert_of(change: Change) -> Alert:
+    """The alert that tells of a change."""
+    suffix = "/reminder" if change.reminder else ""
+    return Alert(
+        id=f"{change.source}/{change.kind}/{change.subject}/{change.state}{suffix}",
+        kind=change.kind,
+        severity=change.severity,
+        state=change.state,
+        subject=change.subject,
+        ts=change.ts,
+        title=change.title,
+        evidence=dict(change.evidence),
+    )
+
+
+def _single(key: str, answers: Answers, place: int, spec: Spec, kept_back: int) -> Alert:
+    assert answers.confidence is not None
+    source, sure = answers.source(place), round(float(answers.confidence[place]), 6)
+    best = int(answers.best[place])
+    evidence: dict[str, Any] = {
+        "source": source,
+        "confidence": sure,
+        "below": spec.low_confidence,
+        "label": spec.labels[best] if best < len(spec.labels) else None,
+        "score": round(float(answers.score[place]), 6),
+    }
+    if kept_back:
+        evidence["kept_back"] = kept_back
+    return Alert(
+        id=f"{source}/low_confidence/{key}/opened",
+        kind="low_confidence",
+        severity="info",
+        state="opened",
+        subject=key,
+        ts=int(answers.ts[place]),
+        title=f"{key} is not sure of {source}: confidence {sure:.3f}, below {spec.low_confidence:g}",
+        evidence=evidence,
+    )
+
+
+def _version_of(key: bytes | None) -> str:
+    try:
+        text = (key or b"").decode()
+    except UnicodeDecodeError:
+        text = ""
+    model, _, version = text.partition("@")
+    if not model or not version:
+        raise DecodeError("scores are keyed by NAME@VERSION; this record's key is none")
+    return text

@@ -1,0 +1,82 @@
+"""NAME@VERSION -> what its detectors know. Written by agents/drift.py, in the key's partition of `scores`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from engine.table import Shard, Table
+from models.drift.monitor import Frozen, Monitor, State
+from models.drift.ordering import OrderingState
+from models.drift.singles import Singles
+from models.drift.spec import Spec
+
+
+class Watch(msgspec.Struct, array_like=True):
+    """What changes with every batch of answers."""
+
+    ordering: OrderingState
+    monitor: State
+    singles: Singles
+
+
+class Reference(msgspec.Struct, array_like=True):
+    """What answers are measured against: changes once in a version's life, or when a person resets it."""
+
+    spec: Spec
+    frozen: Frozen
+
+
+_watch = msgspec.msgpack.Decoder(Watch).decode
+_reference = msgspec.msgpack.Decoder(Reference).decode
+packed = msgspec.msgpack.Encoder().encode
+
+
+class References(Table[str, bytes]):
+    """Apart from what changes all the time: it is larger, and a commit writes whole values."""
+
+    name = "references"
+    of_sessions = False
+
+    def reference(self, key: str) -> Reference | None:
+        """A version's."""
+        raw = self.get(key)
+        return None if raw is None else _reference(raw)
+
+    def describe(self, shard: Shard, raw: bytes) -> Any:
+        """For people: what the version is held to."""
+        found = _reference(self.decode(raw))
+        return msgspec.to_builtins(found.spec)
+
+
+class Watches(Table[str, bytes]):
+    """The detectors' own state."""
+
+    name = "drift"
+    of_sessions = False
+
+    def watch(self, key: str) -> tuple[bytes, Watch] | None:
+        """A version's, with the bytes that it is stored as."""
+        raw = self.get(key)
+        return None if raw is None else (raw, _watch(raw))
+
+    def describe(self, shard: Shard, raw: bytes) -> Any:
+        """For people, as /drift shows it. The reference stands in a table beside it."""
+        return msgspec.to_builtins(_watch(self.decode(raw)).monitor)
+
+
+references = References()
+watches = Watches()
+
+
+def conditions(watch: bytes) -> tuple[int, dict[str, int]]:
+    """How many answers of a version were looked at, and how bad each condition is: 0 for well."""
+    state = _watch(watches.decode(watch)).monitor
+    return state.answers, {kind: condition.level for kind, condition in state.conditions().items()}
+
+
+def page(key: str, reference: bytes, watch: bytes) -> dict[str, Any]:
+    """What people see of a version's detectors. reference, watch: as the tables hold them."""
+    held, seen = _reference(references.decode(reference)), _watch(watches.decode(watch))
+    return {"subject": key, **Monitor(held.spec, seen.monitor, held.frozen).page()}

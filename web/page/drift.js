@@ -1,0 +1,177 @@
+// What the detectors of each version see, and what a person says to them.
+
+import { byId, cell, element, emptyRow, numberCell, say, show } from "./dom.js";
+import { count, moment, score } from "./format.js";
+import { refusal } from "./stream.js";
+import { ask, headers } from "./token.js";
+
+const EVERY_MS = 3000;
+const AUTHOR = "homunculus.author";
+const SVG = "http://www.w3.org/2000/svg";
+const WIDE = 320;
+const TALL = 90;
+
+let chosen = null;
+let telling = false;
+
+/** An answer of the worker; asks for a token where it wants one. */
+async function call(path, options = {}) {
+  for (;;) {
+    const response = await fetch(path, { ...options, headers: { ...headers(), ...options.headers }, cache: "no-store" });
+    if (response.status !== 401) return response;
+    await ask();
+  }
+}
+
+/** Follows /drift for as long as the page is looked at. */
+export function setUp() {
+  byId("author").value = sessionStorage.getItem(AUTHOR) ?? "";
+  byId("author").addEventListener("change", () => sessionStorage.setItem(AUTHOR, byId("author").value.trim()));
+  const look = () => {
+    if (!document.hidden && !telling) draw().catch(() => {});
+  };
+  setInterval(look, EVERY_MS);
+  look();
+}
+
+async function draw() {
+  const response = await call("/drift");
+  if (!response.ok) return;
+  const { versions, trouble } = await response.json();
+  const rows = versions.map(({ subject, answers, open }) => ({ subject, answers, open }));
+  show(byId("drift").tBodies[0], [rows, chosen], () =>
+    rows.length ? rows.map(row) : [emptyRow(4, "No answers were looked at yet.")],
+  );
+  const missing = Object.entries(trouble ?? {}).map(([worker, why]) => `${worker} ${why}`);
+  show(byId("drift-troubles"), missing, () =>
+    missing.map((text) => element("li", { class: "mark attention" }, text)),
+  );
+  if (chosen && rows.some(({ subject }) => subject === chosen)) await drawOne(chosen);
+}
+
+function row({ subject, answers, open }) {
+  const pick = element("button", { type: "button", class: "link", "aria-expanded": String(subject === chosen) }, subject);
+  pick.addEventListener("click", () => {
+    chosen = subject === chosen ? null : subject;
+    if (!chosen) byId("drift-one").replaceChildren();
+    draw().catch(() => {});
+  });
+  return element(
+    "tr",
+    {},
+    element("th", { scope: "row" }, pick),
+    numberCell(count(answers)),
+    element(
+      "td",
+      { class: "wide" },
+      ...(open.length
+        ? open.map((one) =>
+            element(
+              "div",
+              {},
+              element("span", { class: `mark ${one.kind === "drift" ? "bad" : "attention"}` }, words(one)),
+              element("span", { class: "quiet" }, ` since ${moment(one.since)}`),
+            ),
+          )
+        : [element("span", { class: "mark good" }, "nothing is wrong")]),
+    ),
+    open.length ? buttons(subject) : cell(""),
+  );
+}
+
+const words = ({ kind, by }) => `${kind.replaceAll("_", " ")}${by ? `, known to ${by}` : ""}`;
+
+function buttons(subject) {
+  const made = ["acknowledge", "resolve"].map((action) => {
+    const button = element("button", { type: "button", "aria-label": `${action} what is wrong with ${subject}` }, action);
+    button.addEventListener("click", () => tell(subject, action));
+    return button;
+  });
+  return element("td", { class: "wrap" }, ...made);
+}
+
+async function tell(subject, action) {
+  const author = byId("author").value.trim();
+  if (!author) {
+    say(byId("drift-said"), "Say who you are first.");
+    byId("author").focus();
+    return;
+  }
+  const [model, version] = subject.split("@");
+  telling = true;
+  try {
+    const response = await call(`/models/${encodeURIComponent(model)}`, {
+      method: "POST",
+      headers: { "Content-Type": "application/json" },
+      body: JSON.stringify({ action, version, author }),
+    });
+    const told = response.ok ? `Asked for: ${action} ${subject}.` : `Refused: ${(await refusal(response)).message}.`;
+    say(byId("drift-said"), told);
+  } catch {
+    say(byId("drift-said"), "The worker doesn't answer. Try again in a moment.");
+  } finally {
+    telling = false;
+  }
+}
+
+async function drawOne(subject) {
+  const response = await call(`/drift/${encodeURIComponent(subject)}`);
+  if (!response.ok || subject !== chosen) return;
+  const page = await response.json();
+  const confidence = page.confidence ?? {};
+  const points = confidence.life?.points?.length > 1 ? confidence.life : confidence.recent;
+  const reference = confidence.reference?.mean ?? null;
+  show(byId("drift-one"), [subject, points, confidence.histogram, reference], () => [
+    element("h3", {}, subject),
+    ...(points?.points.length > 1 ? [overTime(points, reference)] : []),
+    ...(confidence.histogram?.reference ? [spread(confidence.histogram)] : []),
+    element("p", { class: "quiet" }, "GET ", element("code", {}, `/drift/${subject}`)),
+  ]);
+}
+
+function drawing(label, ...parts) {
+  const svg = shape("svg", { viewBox: `0 0 ${WIDE} ${TALL}`, role: "img", "aria-label": label, class: "drawing" });
+  svg.append(...parts);
+  return svg;
+}
+
+function shape(name, attributes) {
+  const made = document.createElementNS(SVG, name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  return made;
+}
+
+function overTime({ points, records }, reference) {
+  const first = points[0].ts;
+  const length = Math.max(1, points.at(-1).ts - first);
+  const y = (value) => TALL - 4 - (TALL - 8) * value;
+  const line = points.map(({ ts, mean }) => `${(WIDE * (ts - first)) / length},${y(mean)}`).join(" ");
+  const parts = [shape("polyline", { points: line, class: "line" })];
+  if (reference !== null) parts.push(shape("line", { x1: 0, x2: WIDE, y1: y(reference), y2: y(reference), class: "usual" }));
+  const label = `Confidence of each ${count(records)} answers, from ${score(points[0].mean)} to ${score(points.at(-1).mean)}; the reference is ${score(reference)}`;
+  return figure(label, drawing(label, ...parts));
+}
+
+function spread({ reference, now, window }) {
+  const shares = [reference, now ?? window ?? []].map((bins) => {
+    const sum = bins.reduce((a, b) => a + b, 0) || 1;
+    return bins.map((bin) => bin / sum);
+  });
+  const top = Math.max(...shares.flat(), 1e-9);
+  const wide = WIDE / Math.max(1, reference.length);
+  const parts = shares.flatMap((bins, which) =>
+    bins.map((bin, i) =>
+      shape("rect", {
+        x: wide * (i + (which ? 0.3 : 0.05)),
+        y: TALL - 2 - ((TALL - 6) * bin) / top,
+        width: wide * (which ? 0.4 : 0.9),
+        height: ((TALL - 6) * bin) / top,
+        class: which ? "now" : "then",
+      }),
+    ),
+  );
+  const label = "How confidence is spread from 0 to 1: wide bars the reference, narrow ones the newest answers";
+  return figure(label, drawing(label, ...parts));
+}
+
+const figure = (caption, drawn) => element("figure", {}, element("figcaption", { class: "quiet" }, caption), drawn);
