@@ -140,7 +140,13 @@ def _responses(text: str) -> str:
     return ", ".join(word for word in RESPONSES if word in wanted)
 
 
-Response = Annotated[str, Field(max_length=200), AfterValidator(_responses)]
+_RESPONSE: Final = "|".join(RESPONSES)
+Response = Annotated[
+    str,
+    # For its schema: the words of an error are those of _responses.
+    Field(max_length=200, json_schema_extra={"pattern": f"^(none|(({_RESPONSE})(, ?({_RESPONSE}))*)?)$"}),
+    AfterValidator(_responses),
+]
 
 
 class Action(BaseModel):
