@@ -15,6 +15,7 @@ from agents.backfills import Backfills, filled
 from agents.commands import DETECTORS, pass_on
 from agents.erasures import erase
 from agents.late_features import begins_late, late_features
+from agents.responses import AUTHOR as DRIFT
 from agents.responses import done
 from agents.trials import Trials, alert_of_end
 from core.errors import DecodeError, ModelError, RequestRefusedError, StoreAwayError
@@ -25,13 +26,14 @@ from engine.app import App
 from engine.batch import Slice, current_slice
 from engine.engine import Engine
 from engine.feed import Feed
-from engine.publisher import Publisher
+from engine.publisher import Publisher, partition_of
+from engine.tracing import output_headers
 from models.features import SessionFeature
 from models.manifest import Manifest
 from models.precision import Precision
 from models.store import ModelStore
 from models.version import Load
-from tables.deployments import deployments, judge
+from tables.deployments import MOST_REVISION, deployments, judge
 from tables.sessions import sessions
 
 log = logging.getLogger(__name__)
@@ -42,6 +44,10 @@ RETRY_S: Final = 1.0
 """Until what could not be loaded is tried again. Twice as long each time:"""
 MOST_RETRY_S: Final = 600.0
 """a version that will never load costs this worker a load every ten minutes."""
+FOLLOWER: Final = "deployments"
+"""Who asks for what stands in a deployment's place to be mended."""
+LOOK_AGAIN_S: Final = 2.0
+"""Until a deployment that its judge doesn't know is looked at again."""
 MOST_AWAY_S: Final = 30.0
 """Between two looks at a store that a start waits for."""
 _MODEL_NAME: Final = TypeAdapter(ModelName)
@@ -72,6 +78,8 @@ async def _decide(s: Slice[Action], action: Action, store: ModelStore) -> None:
         raise DecodeError("a control request is keyed by its model's name; this one's key is none") from None
     models = s.task.engine.models
 
+    now: Deployment | None = None
+
     def offered(version: str) -> dict[str, Precision]:
         return store.manifest(model, version).offered
 
@@ -94,6 +102,10 @@ async def _decide(s: Slice[Action], action: Action, store: ModelStore) -> None:
             theirs = [load for load in accepted.loads if action.version in (None, load[0])]
             accepted = filled(accepted, [await models.verify(model, *load) for load in theirs])
     except (RequestRefusedError, ModelError, ValueError) as error:
+        if action.action == "republish" and action.author == FOLLOWER and now is None:
+            # What stands under this key is nobody's: compaction takes it away.
+            s.emit(DEPLOYMENTS, [model.encode()], [None], output_headers(s.topic, s.partition, s.records, s.parents))
+            return
         log.warning("Control request %s for %s is refused: %s", source, model, error)
         models.refuse(model, str(error))
         s.send(ALERTS, model, refusal(str(source), model, str(error), record.timestamp))
@@ -104,7 +116,7 @@ async def _decide(s: Slice[Action], action: Action, store: ModelStore) -> None:
     for manifest in tried:
         if late := models.late(manifest):
             s.send(ALERTS, manifest.identity, begins_late(str(source), manifest.identity, late, record.timestamp))
-    if action.action == "respond" and now is not None:
+    if action.author == DRIFT and action.alert is not None and now is not None:
         done(s, model, action, now, accepted)
     if action.figures is not None and now is not None and now.canary is not None and accepted.canary is None:
         models.ended[model, action.action] += 1
@@ -230,34 +242,71 @@ class Follower:
 
     async def _on_deployment(self, key: str, deployment: Deployment | None) -> None:
         if deployment is None:
-            await self._on_foreign(key, "it was deleted")
+            await self._on_deleted(key)
         elif deployment.model != key:
             await self._on_foreign(key, f"it is a deployment of {deployment.model}")
+        elif deployment.revision > MOST_REVISION:
+            await self._on_foreign(key, f"its revision {deployment.revision} can't be")
         else:
+            if self._judged_otherwise(deployment):
+                self._spawn(self._look_again(deployment, str(self._feed.place)))
             self._displaced.discard(key)
             if not self._engine.ready.is_set() and not self._feed.caught_up.is_set():
                 self._first[key] = deployment
             else:
                 self._spawn(self._converge(deployment))
 
+    def _judged_otherwise(self, deployment: Deployment) -> bool:
+        """Whether this worker judges the model, and has decided otherwise: somebody else has written it."""
+        engine, key = self._engine, deployment.model.encode()
+        task = engine.tasks.get(partition_of(key, engine.settings.partitions))
+        if task is None or not task.open or not self._feed.caught_up.is_set():
+            return False
+        raw = task.shard(deployments.name).finished(key)
+        ours = None if raw is None else deployments.decode(raw)
+        return ours is None or (deployment.revision >= ours.revision and deployment != ours)
+
+    async def _look_again(self, deployment: Deployment, source: str) -> None:
+        """Who has just lost the model's partition knows less than its new judge."""
+        await asyncio.sleep(LOOK_AGAIN_S)
+        if self._judged_otherwise(deployment) and self._engine.models.wanted(deployment.model) in (deployment, None):
+            await self._tell_foreign(source, deployment.model, "its judge has decided otherwise", deployment.revision)
+
+    async def _on_deleted(self, key: str) -> None:
+        """A model's deployment that is gone is written again; of what never was one nothing is left."""
+        wanted = self._engine.models.wanted(key)
+        task = self._engine.tasks.get(partition_of(key.encode(), self._engine.settings.partitions))
+        if wanted is None and key not in self._first:
+            self._displaced.discard(key)
+        elif task is not None and task.open and task.shard(deployments.name).finished(key.encode()) is None:
+            self._displaced.discard(key)
+            self._engine.models.drop(key)
+        else:
+            await self._on_foreign(key, "it was deleted")
+
     async def _on_foreign(self, key: str, why: str) -> None:
         """Compaction leaves the newest record of a key alone, so whoever starts later would know no deployment."""
         asked = key in self._displaced
         if _is_model(key):
             self._displaced.add(key)
-        if not self._feed.caught_up.is_set():
-            return
-        source, subject = str(self._feed.place), key[:100]
-        title = f"{source} is not what is deployed of {subject!r} ({why}): workers go on with what they have"
+        if self._feed.caught_up.is_set():
+            await self._tell_foreign(str(self._feed.place), key, why, None, ask=key in self._displaced and not asked)
+
+    async def _tell_foreign(self, source: str, key: str, why: str, beyond: int | None, *, ask: bool = True) -> None:
+        """beyond: the revision that workers follow by now, if they do."""
+        subject = key[:100]
+        title = f"{source} is not what is deployed of {subject!r} ({why}): it is written again"
         log.error("%s", title)
         await self._alert(f"{source}/deployment_displaced/{subject}", "deployment_displaced", "opened", subject, title)
-        if key in self._displaced and not asked:
-            await self._ask_again(key)
+        if ask:
+            await self._ask_again(key, beyond)
 
-    async def _ask_again(self, model: str) -> None:
+    async def _ask_again(self, model: str, beyond: int | None = None) -> None:
         """Has the judge write what is deployed once more: a copy of our own could come after something newer."""
         try:
-            await self._publisher.publish(CONTROL, model, Action(action="republish", author="deployments"))
+            await self._publisher.publish(
+                CONTROL, model, Action(action="republish", author=FOLLOWER, based_on=beyond)
+            )
         except KafkaError as error:
             log.error('%s has to be deployed again, or {"action": "republish"} be sent: %r', model, error)
 

@@ -10,10 +10,12 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from agents.commands import OURS
+from agents.deployments import refusal
 from agents.responses import ask, asked
 from core.errors import DecodeError, ModelError, RecordError, UnknownVersionError
 from core.events import Alert, Deployment
-from core.topics import ALERTS, CONTROL, SCORES
+from core.topics import ALERTS, CONTROL, OBSERVATIONS, SCORES
 from engine.agent import Stream, agent
 from engine.batch import Slice, working_on
 from engine.codec import codec_of
@@ -71,6 +73,7 @@ class Owner:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._partitions = engine.settings.partitions
+        self._topic = engine.topic_name(OBSERVATIONS)
         self._detectors: OrderedDict[tuple[int, str], Detectors] = OrderedDict()
 
     async def take(self, slices: Sequence[Slice[bytes]]) -> None:
@@ -88,8 +91,12 @@ class Owner:
             try:
                 detectors = await self._of(slices[-1].partition, key)
             except RecordError as error:
-                for s, i, _ in told:
-                    self._drop(s, i, error)
+                for s, i, command in told:
+                    if isinstance(command, Command):
+                        model = key.partition("@")[0]
+                        self._answer(s, i, model, refusal(command.source, model, str(error), command.ts), command)
+                    else:
+                        self._drop(s, i, error)
             else:
                 await self._let_see(slices[-1].partition, key, detectors, told)
 
@@ -101,13 +108,16 @@ class Owner:
         for s, i, record in told:
             try:
                 for change in detectors.see(record, s.records[i].timestamp):
-                    await self._tell(s, i, model, version, change, deployment)
+                    await self._tell(s, i, model, version, change, deployment, detectors)
                 for alert in detectors.singles_told(key, deployment):
                     s.send(ALERTS, key, alert, i)
                 if isinstance(record, Command):
-                    self._answer(s, i, model, key, record)
+                    self._answer(s, i, model, _done(key, record), record)
             except RecordError as error:
                 self._drop(s, i, error)
+        if deployment is not None and (open_one := detectors.unanswered(key, version, deployment)) is not None:
+            s, i, _ = told[-1]
+            s.send(ALERTS, key, open_one, i)
         detectors.keep(key)
         self._detectors[partition, key] = detectors
 
@@ -119,9 +129,12 @@ class Owner:
         version: str,
         change: Change,
         deployment: Deployment | None,
+        detectors: Detectors,
     ) -> None:
         alert = alert_of(change)
         action = asked(change, version, deployment, alert.id)
+        if action is not None and action.based_on is not None:
+            detectors.answered = action.based_on
         if action is not None and await may(self._engine.connection, WRITE, self._engine.topic_name(CONTROL)):
             alert.evidence["response"] = {"asked": action.response or action.action, "based_on": action.based_on}
             ask(s, model, action, at)
@@ -130,23 +143,12 @@ class Owner:
             alert.evidence["response"] = {"refused": f"no WRITE on {self._engine.topic_name(CONTROL)}"}
         s.send(ALERTS, change.subject, alert, at)
 
-    def _answer(self, s: Slice[bytes], at: int, model: str, key: str, command: Command) -> None:
-        """Tells who asked that it is done, where and as what the answer to the request is looked for."""
-        done = f"drift_{DONE[command.does]}"
-        alert = Alert(
-            id=f"{command.source}/{done}/{key}/resolved",
-            kind=done,
-            severity="info",
-            state="resolved",
-            subject=key,
-            ts=command.ts,
-            title=f"{command.by} {SAID[command.does]} {key}",
-            evidence={"request": command.source, "by": command.by, "kind": command.kind},
-        )
+    def _answer(self, s: Slice[bytes], at: int, model: str, alert: Alert, command: Command) -> None:
+        """Tells who asked, where and as what the answer to the request is looked for."""
         [headers] = output_headers(s.topic, s.partition, s.records[at : at + 1], s.parents)
         headers = [("source", command.source.encode()), *(one for one in headers if one[0] != "source")]
         partition = partition_of(model.encode(), self._partitions)
-        s.emit(ALERTS, [key.encode()], [_encode(alert)], [headers], partition)
+        s.emit(ALERTS, [alert.subject.encode()], [_encode(alert)], [headers], partition)
 
     async def _of(self, partition: int, key: str) -> Detectors:
         """A version's detectors, as the table has them. Raises UnknownVersionError for what no store has."""
@@ -157,9 +159,9 @@ class Owner:
             return kept
         reference = references.reference(key)
         if stored is not None and reference is not None:
-            made = Detectors(reference.spec, self._partitions, stored[1], reference)
+            made = Detectors(reference.spec, self._topic, self._partitions, stored[1], reference)
         else:
-            made = Detectors(await self._spec(key), self._partitions)
+            made = Detectors(await self._spec(key), self._topic, self._partitions)
         self._detectors[partition, key] = made
         if len(self._detectors) > KEPT:
             self._detectors.popitem(last=False)
@@ -187,15 +189,24 @@ class Detectors:
     """A version's, in memory."""
 
     def __init__(
-        self, spec: Spec, partitions: int, watch: Watch | None = None, reference: Reference | None = None
+        self,
+        spec: Spec,
+        topic: str,
+        partitions: int,
+        watch: Watch | None = None,
+        reference: Reference | None = None,
     ) -> None:
+        """topic, partitions: of the observations."""
         self.raw: bytes | None = None
         """As the table holds what they have seen."""
         self._spec = spec
         self._columns = len(spec.described)
-        self._ordering = Ordering(partitions, self._columns, watch.ordering if watch else None)
+        self._topic = topic
+        self._ordering = Ordering(partitions, self._columns, watch.ordering if watch else None, topic)
         self._monitor = Monitor(spec, watch.monitor if watch else None, reference.frozen if reference else None)
         self._singles = watch.singles if watch else Singles()
+        self.answered = watch.answered if watch else 0
+        """Revision that the drift was answered at, or told that it isn't."""
         self._written = reference.frozen if reference else None
         self._seen: Answers | None = None
         self._now = 0
@@ -204,12 +215,14 @@ class Detectors:
         """What a person should hear of it. now: when the record was written, ms since epoch. Raises DecodeError."""
         self._seen, self._now = None, now
         if isinstance(record, Scored):
-            self._seen = self._ordering.merge(Answers.of(record, self._columns), now)
+            self._seen = self._ordering.merge(Answers.of(record, self._columns, self._topic), now)
             if self._seen is not None:
                 yield from self._monitor.fold(self._seen)
         elif isinstance(record, Outcomes):
-            yield from self._monitor.judge(record)
+            yield from self._monitor.judge(_placed(record, self._topic))
         else:
+            if record.does == "reset" and (before := self._ordering.flush()) is not None:
+                yield from self._monitor.fold(before)  # what comes after is the new reference
             yield from obey(self._monitor, record)
 
     def singles_told(self, key: str, deployment: Deployment | None) -> Iterator[Alert]:
@@ -220,9 +233,31 @@ class Detectors:
         for place, kept_back in self._singles.pick(self._seen, self._spec.low_confidence, most, self._now):
             yield _single(key, self._seen, place, self._spec, kept_back)
 
+    def unanswered(self, key: str, version: str, deployment: Deployment) -> Alert | None:
+        """Told once where a person has deployed a version whose drift is open: they know best, so nothing is done."""
+        if (
+            version != deployment.active
+            or not deployment.response
+            or deployment.author in OURS
+            or deployment.revision <= self.answered
+            or not self._monitor.conditions["drift"].level
+        ):
+            return None
+        self.answered = deployment.revision
+        return Alert(
+            id=f"deployments/{deployment.model}/{deployment.revision}/drift_unanswered/{key}/opened",
+            kind="drift_unanswered",
+            severity="warning",
+            state="opened",
+            subject=key,
+            ts=deployment.since,
+            title=f"{key} answers though its drift is open: nothing is done about it by itself before a reset",
+            evidence={"revision": deployment.revision, "response": deployment.response},
+        )
+
     def keep(self, key: str) -> None:
         """Writes what has changed."""
-        self.raw = packed(Watch(self._ordering.state, self._monitor.state, self._singles))
+        self.raw = packed(Watch(self._ordering.state, self._monitor.state, self._singles, self.answered))
         watches[key] = self.raw
         if self._monitor.frozen is not self._written:
             self._written = self._monitor.frozen
@@ -242,6 +277,31 @@ def alert_of(change: Change) -> Alert:
         title=change.title,
         evidence=dict(change.evidence),
     )
+
+
+def _done(key: str, command: Command) -> Alert:
+    done = f"drift_{DONE[command.does]}"
+    return Alert(
+        id=f"{command.source}/{done}/{key}/resolved",
+        kind=done,
+        severity="info",
+        state="resolved",
+        subject=key,
+        ts=command.ts,
+        title=f"{command.by} {SAID[command.does]} {key}",
+        evidence={"request": command.source, "by": command.by, "kind": command.kind},
+    )
+
+
+def _placed(outcomes: Outcomes, topic: str) -> Outcomes:
+    """With the sources that the broker knows."""
+    if topic == OBSERVATIONS.name:
+        return outcomes
+    placed = (
+        msgspec.structs.replace(one, source=topic + one.source.removeprefix(OBSERVATIONS.name))
+        for one in outcomes.outcomes
+    )
+    return msgspec.structs.replace(outcomes, outcomes=tuple(placed))
 
 
 def _single(key: str, answers: Answers, place: int, spec: Spec, kept_back: int) -> Alert:

@@ -83,7 +83,10 @@ ANSWERS = 9
 
 @cache
 def scores_type(labels: tuple[str, ...]) -> Callable[..., dict[str, float]]:
-    """A struct with a field a label: a quarter of a dict's price, and the same JSON."""
+    """A struct with a field a label: a quarter of a dict's price, and the same JSON. Labels that no struct takes for a
+    field's name make dicts."""
+    if any(char in '"\\' or not char.isprintable() for label in labels for char in label):
+        return lambda *scores: dict(zip(labels, scores, strict=True))
     fields = [(f"label_{i}", float, msgspec.field(name=label)) for i, label in enumerate(labels)]
     return cast(Callable[..., dict[str, float]], msgspec.defstruct("Scores", fields, gc=False))
 

@@ -67,7 +67,9 @@ def done(s: Slice[Action], model: str, action: Action, before: Deployment, after
     wanted = action.response or ""
     source, ts = str(s.source(0)), s.records[0].timestamp
     steps = []
-    if after.active != before.active:
+    if action.action == "rollback":
+        steps.append("it was a canary, and is rolled back")
+    elif after.active != before.active:
         steps.append(f"{after.active} answers in its place")
     elif "fallback" in wanted:
         steps.append(f"no fallback, since {before.fallback or 'none'} is not in the store or active already")

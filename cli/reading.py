@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final, TypeVar
@@ -12,7 +13,7 @@ from core.errors import SettingsError
 from core.topics import TopicSpec
 from engine import rights
 from engine.admin import TopicAdmin
-from engine.codec import codec_of
+from engine.codec import codec_of, explain
 from engine.connection import Connection
 from engine.snapshot import SILENT_S
 
@@ -70,7 +71,8 @@ async def to_the_end(
 
 
 async def newest(connection: Connection, topic: TopicSpec[E]) -> dict[str, E]:
-    """A compacted topic: the newest value of each key, deleted ones left out. Raises what its decoder raises."""
+    """A compacted topic: the newest value of each key, deleted ones left out. What is none of the topic's is left out
+    with a line on stderr: others may write there."""
     decode = codec_of(topic.value).decode
     raw: dict[str, bytes | None] = {}
     name = connection.settings.topic_prefix + topic.name
@@ -81,4 +83,11 @@ async def newest(connection: Connection, topic: TopicSpec[E]) -> dict[str, E]:
         async with AIOKafkaConsumer(**options) as consumer:
             async for _, records in to_the_end(connection, consumer, dict.fromkeys(partitions, 0)):
                 raw.update({(r.key or b"").decode("utf-8", "backslashreplace"): r.value for r in records})
-    return {key: decode(value) for key, value in sorted(raw.items()) if value is not None}
+    found: dict[str, E] = {}
+    for key, value in sorted(raw.items()):
+        if value is not None:
+            try:
+                found[key] = decode(value)
+            except (ValueError, RecursionError) as error:  # pydantic's and msgspec's
+                print(f"{name} has something else under {key[:100]!r}: {explain(error)}", file=sys.stderr)
+    return found

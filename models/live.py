@@ -174,6 +174,14 @@ class LiveModels:
             paired="min_agreement" in deployment.limits,
         )
 
+    def drop(self, name: str) -> None:
+        """Of a model that nobody has deployed nothing is left; what is on its way never answers."""
+        model = self._models.pop(name, None)
+        if model is not None:
+            model.wanted = Deployment(model=name, revision=model.wanted.revision, since=0)
+            self._flip(model, Routing())
+            self._tell(name)
+
     async def verify(self, name: str, version: str, precision: str = FP32) -> Manifest:
         """Tries a version as a deployment would, and lets it go. Raises the ModelError that the deployment would meet.
 

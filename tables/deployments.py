@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from core.errors import ModelError, RequestRefusedError
-from core.events import Action, Backfill, Canary, Deployment
+from core.events import RESPONSES, Action, Backfill, Canary, Deployment
 from engine.table import Table
 from models.limits import unknown
 from models.precision import FP32, Precision, chosen, named
@@ -16,6 +16,8 @@ Offers = Callable[[str], Mapping[str, Precision]]
 
 PRECISE: Final = ("deploy", "promote", "canary", "shadow", "rollback")
 """Actions that a precision may be asked for with."""
+MOST_REVISION: Final = 10**12
+"""No model has as many; what says so is not what its judge has written."""
 MAX_SHADOWS: Final = 3
 """Each one computes every event once more."""
 
@@ -87,7 +89,7 @@ class _Judge:
 
     def _refuse_wrong(self) -> None:
         action, revision = self._action, self._now.revision if self._now else 0
-        if action.based_on is not None and action.based_on != revision:
+        if action.based_on not in (None, revision) and action.action != "republish":
             raise RequestRefusedError(
                 f"the request is based on revision {action.based_on} of {self._model}, which is at {revision}: look "
                 "at /models and send it again"
@@ -99,6 +101,8 @@ class _Judge:
             raise RequestRefusedError(why)
         if action.fallback is not None:
             self._want(action.fallback)
+            if action.action in ("deploy", "promote") and action.fallback == (action.version or _of_canary(self._now)):
+                raise RequestRefusedError(f"{action.fallback} can't be its own fallback: name another version")
 
     def _promoted(self) -> Deployment:
         self._refuse_frozen()
@@ -169,7 +173,9 @@ class _Judge:
         return self._next(version, active=version, previous=now.active, canary=None, shadow=shadow)
 
     def _frozen(self, freeze: bool) -> Deployment:
-        now = self._deployed()
+        now = self._now
+        if now is None or (freeze and now.active is None):
+            now = self._deployed()  # says so
         if now.frozen == freeze:
             raise RequestRefusedError(f"{self._model} is {'frozen' if freeze else 'not frozen'} already")
         if not freeze and not self._action.author:
@@ -192,6 +198,8 @@ class _Judge:
         now, wanted = self._deployed(), self._action.response or ""
         if self._action.based_on is None or self._action.version is None:
             raise RequestRefusedError("a response names the version that drifts, and the revision that it is based on")
+        if not wanted:
+            raise RequestRefusedError(f"the request names no response: {', '.join(RESPONSES)}")
         if self._action.version != now.active:
             raise RequestRefusedError(
                 f"{self._model}@{self._action.version} no longer is the active version: nothing is done about its drift"
@@ -216,9 +224,13 @@ class _Judge:
         return self._next(backfill=Backfill(revision=revision, features=(), since=since))
 
     def _unchanged(self) -> Deployment:
+        """based_on: the revision of what stands in its place; workers follow what is newer."""
         if self._now is None:
             raise RequestRefusedError(f"nothing of {self._model} was ever deployed: there is nothing to repeat")
-        return self._now
+        beyond = self._action.based_on or 0
+        if beyond < self._now.revision or beyond > MOST_REVISION:
+            return self._now
+        return self._now.model_copy(update={"revision": beyond + 1})
 
     def _deployed(self) -> Deployment:
         if self._now is None or self._now.active is None:

@@ -19,6 +19,8 @@ class Watch(msgspec.Struct, array_like=True):
     ordering: OrderingState
     monitor: State
     singles: Singles
+    answered: int = 0
+    """Revision of the deployment that the open drift was answered at, or told that it isn't."""
 
 
 class Reference(msgspec.Struct, array_like=True):

@@ -24,6 +24,7 @@ from models.version import LiveVersion
 from tables.drift import conditions, watches
 from web.health import Health
 from web.operations import Operation, operation
+from web.parameters import parameters
 
 if TYPE_CHECKING:
     from tables.predicted import Predicted
@@ -51,6 +52,7 @@ class Metrics:
     @operation(Operation(gives=str, media="text/plain"))
     async def text(self, request: web.Request) -> web.Response:
         """OpenMetrics, with exemplars, for those who accept it; else Prometheus' older text format."""
+        parameters(request)
         text = openmetrics if OPEN_METRICS in request.headers.get("Accept", "") else exposition
         content_type = text.CONTENT_TYPE_LATEST if text is openmetrics else text.CONTENT_TYPE_PLAIN_0_0_4
         body = await asyncio.to_thread(text.generate_latest, _Read(list(self._registry.collect())))

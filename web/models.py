@@ -20,6 +20,7 @@ from models.status import Status
 from web import answers
 from web.errors import MalformedError, NotOpenError
 from web.operations import Operation, operation
+from web.parameters import parameters
 
 _name = TypeAdapter(ModelName).validate_python
 
@@ -96,6 +97,7 @@ class Models:
     @operation(Operation(gives=ModelList))
     async def listed(self, request: web.Request) -> web.Response:
         """What is live here, what is wanted, and what the store holds."""
+        parameters(request)
         models = self._app.engine.models
         body = ModelList(
             self._app.engine.name,

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from core.errors import DecodeError
+
+MOST_PARTITIONS: Final = 1_000_000
 
 
 class Scored(msgspec.Struct, tag="scored", array_like=True, frozen=True, gc=False):
@@ -46,13 +48,15 @@ class Answers:
     confidence: NDArray[np.float32] | None
     features: NDArray[np.float32] | None
     """(n, d)"""
+    topic: str = "observations"
+    """As the broker names it."""
 
     def __len__(self) -> int:
         return len(self.ts)
 
     def source(self, i: int) -> str:
         """Where the observation of answer i stands."""
-        return f"observations/{self.partition[i]}/{self.offset[i]}"
+        return f"{self.topic}/{self.partition[i]}/{self.offset[i]}"
 
     def take(self, where: Any) -> Answers:
         """Some of them, by a slice, a mask or places."""
@@ -64,6 +68,7 @@ class Answers:
             self.score[where],
             None if self.confidence is None else self.confidence[where],
             None if self.features is None else self.features[where],
+            self.topic,
         )
 
     @classmethod
@@ -74,11 +79,12 @@ class Answers:
             columns = [getattr(part, column) for part in parts]
             return None if any(one is None for one in columns) else np.concatenate(columns)
 
-        return cls(**{column: joint(column) for column in cls.__slots__})
+        columns = {column: joint(column) for column in cls.__slots__ if column != "topic"}
+        return cls(**columns, topic=parts[0].topic)
 
     @classmethod
-    def of(cls, scored: Scored, features: int) -> Self:
-        """Reads the bytes. features: how many the version's reference describes.
+    def of(cls, scored: Scored, features: int, topic: str = "observations") -> Self:
+        """Reads the bytes. features: how many the version's reference describes; topic: of the observations.
 
         Raises DecodeError where the columns don't have one length, or hold what can't be.
         """
@@ -92,6 +98,8 @@ class Answers:
         )
         if rest or any(len(column) != n * width for column, width in widths):
             raise DecodeError(f"the columns of the scores don't have {n} values each, with {features} features")
+        if not 0 <= scored.partition < MOST_PARTITIONS:
+            raise DecodeError(f"the scores are of partition {scored.partition}, which can't be")
         confidence = np.frombuffer(scored.confidence, "<f4") if scored.confidence else None
         if confidence is not None and not np.isfinite(confidence).all():
             raise DecodeError("a confidence is not finite")
@@ -103,4 +111,5 @@ class Answers:
             np.frombuffer(scored.score, "<f4"),
             confidence,
             np.frombuffer(scored.features, "<f4").reshape(n, features) if features and scored.features else None,
+            topic,
         )

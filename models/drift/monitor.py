@@ -22,6 +22,18 @@ from models.drift.reference import ConfidenceReference
 from models.drift.spec import Spec
 from models.drift.trail import Trail
 
+KINDS: Final = (
+    "drift",
+    "drift_suspected",
+    "drift_warning",
+    "low_confidence_share",
+    "low_confidence_mean",
+    "label_drift",
+    "input_drift",
+    "performance_expected",
+    "performance_drift",
+)
+"""Of conditions."""
 RESET: Final = "A person has reset the reference: what was open is over, and its next answers are what it is held to"
 
 

@@ -60,8 +60,10 @@ class Ordering:
     the one before takes that one's place in time. Answers that were seen before are left out.
     """
 
-    def __init__(self, partitions: int, features: int, state: OrderingState | None = None) -> None:
-        """partitions: of the observations; features: columns of the answers' features."""
+    def __init__(
+        self, partitions: int, features: int, state: OrderingState | None = None, topic: str = "observations"
+    ) -> None:
+        """partitions, topic: of the observations; features: columns of the answers' features."""
         state = state or OrderingState()
         self._count = partitions
         self.most = MOST_BYTES // (_ROW + 4 * features)
@@ -73,7 +75,7 @@ class Ordering:
         self._order = np.frombuffer(state.waiting.order, "<i8")
         self._written = np.frombuffer(state.waiting.written, "<i8")
         if len(self._order):
-            self._waiting = _unpacked(state.waiting, features)
+            self._waiting = _unpacked(state.waiting, features, topic)
 
     @property
     def state(self) -> OrderingState:
@@ -105,6 +107,12 @@ class Ordering:
         self._began = written if self._began < 0 else self._began
         self._newest = max(self._newest, written)
         return self._turn(answers, order, np.full(len(answers), written, np.int64))
+
+    def flush(self) -> Answers | None:
+        """Those that wait, in order, without being waited for."""
+        waiting, self._waiting = self._waiting, None
+        self._order, self._written = self._order[:0], self._written[:0]
+        return waiting
 
     def _turn(self, answers: Answers, order: NDArray[np.int64], written: NDArray[np.int64]) -> Answers | None:
         heard = [one for one in self._partitions.values() if one.heard > self._newest - WAIT_MS]
@@ -144,7 +152,7 @@ def _packed(answers: Answers, order: NDArray[np.int64], written: NDArray[np.int6
     )
 
 
-def _unpacked(waiting: Waiting, features: int) -> Answers:
+def _unpacked(waiting: Waiting, features: int, topic: str) -> Answers:
     return Answers(
         np.frombuffer(waiting.partition, "<i4"),
         np.frombuffer(waiting.offset, "<i8"),
@@ -153,4 +161,5 @@ def _unpacked(waiting: Waiting, features: int) -> Answers:
         np.frombuffer(waiting.score, "<f4"),
         np.frombuffer(waiting.confidence, "<f4") if waiting.confidence else None,
         np.frombuffer(waiting.features, "<f4").reshape(-1, features) if waiting.features else None,
+        topic,
     )

@@ -116,6 +116,34 @@ def test_a_person_who_was_quicker_is_obeyed_and_the_drift_is_known_to_them(rig: 
     assert worker.get("/drift/sure@2").json()["open"] == []
 
 
+def test_what_a_person_says_of_nothing_is_refused_and_a_drift_that_goes_on_is_said(rig: Rig) -> None:
+    worker = started(rig, fallback="1", response="fallback")
+    n = sure.send(rig, well(REFERENCE + 600))
+    rig.wait_records("predictions", n)
+    n = sure.send(rig, ill(900), first=n)
+    sure.wait_alert(rig, "drift_response")
+    settings = {key.removeprefix("HOMUNCULUS_").lower(): value for key, value in worker.environment.items()}
+    nothing = command("drift", "reset", "sure@77", "--author", "anna", **settings)
+    assert (nothing.returncode, "nothing is known of sure@77" in nothing.stderr) == (1, True)
+    for said in ({"alert": "observations/0/1/banana/sure@2/opened"}, {"author": "limits"}):
+        request = {"action": "acknowledge", "version": "2", "author": "anna", **said}
+        before = len(sure.alerts(rig, "request_refused"))
+        rig.control(request, model=sure.NAME)
+        until(lambda before=before: len(sure.alerts(rig, "request_refused")) > before, 20, what="it is refused")  # type: ignore[misc]
+    rig.control({"active": "2", "author": "anna"}, model=sure.NAME)
+    until(lambda: active(rig) == "2", 20, what="version 2 is back", alive=[worker])
+    until(lambda: status_version(worker) == "2", 20, what="it answers", alive=[worker])
+    sure.send(rig, ill(300), first=n)
+    told = sure.wait_alert(rig, "drift_unanswered")
+    assert told["subject"] == "sure@2"
+    assert active(rig) == "2"
+
+
+def status_version(worker: Worker) -> str | None:
+    found = worker.get("/models").json()["models"].get(sure.NAME, {}).get("version")
+    return None if found is None else str(found)
+
+
 def more(rig: Rig, alerts: int, predictions: int) -> bool:
     """Whether something more was told, or there is nothing more to come."""
     return rig.reader("alerts").catch_up() > alerts or rig.reader("predictions").catch_up() >= predictions

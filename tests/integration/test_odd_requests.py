@@ -18,6 +18,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported
 )
 
 from tests import tally
+from tests.command import command
 from tests.rig import Rig
 from tests.stream import Record
 from tests.worker import Worker, until
@@ -169,3 +170,35 @@ def version(worker: Worker) -> str | None:
     """The active one."""
     found = worker.get("/models").json()["models"].get(tally.NAME, {}).get("version")
     return None if found is None else str(found)
+
+
+def test_a_deployment_that_somebody_else_has_written_is_undone_and_the_commands_go_on(rig: Rig) -> None:
+    tally.publish(rig.store, "1")
+    tally.publish(rig.store, "2")
+    worker = rig.worker("a").start()
+    rig.deploy("1")
+    forged = {"model": tally.NAME, "revision": 50, "active": "2", "since": 7}
+    rig.publisher.send(rig.topic("deployments"), MODEL, json.dumps(forged).encode())
+    rig.publisher.send(rig.topic("deployments"), b"ghost", json.dumps(forged | {"model": "ghost"}).encode())
+    rig.publisher.send(rig.topic("deployments"), b"\xff\x01", b"garbage")
+    until(lambda: version_of(worker) == ("1", 51), 30, what="the judge's own is back", alive=[worker])
+    until(lambda: "ghost" not in worker.get("/models").json()["models"], 30, what="the ghost has gone", alive=[worker])
+    until(worker.ready, 20, what="the worker is ready", alive=[worker])
+    alerts = rig.reader("alerts")
+    alerts.catch_up()
+    told = {record.json["subject"] for record in alerts.records if record.json["kind"] == "deployment_displaced"}
+    assert {tally.NAME, "ghost"} <= told
+    rig.control({"active": "2", "author": "anna"})
+    until(lambda: version_of(worker) == ("2", 52), 30, what="requests go on", alive=[worker])
+    settings = {key.removeprefix("HOMUNCULUS_").lower(): value for key, value in worker.environment.items()}
+    listed = command("models", "list", **settings)
+    assert listed.returncode == 0, listed.stderr
+    assert "has something else under" in listed.stderr
+    worker.kill()
+    worker.start().wait_ready()
+    assert version_of(worker) == ("2", 52)
+
+
+def version_of(worker: Worker) -> tuple[str | None, int | None]:
+    found = worker.get("/models").json()["models"].get(tally.NAME, {})
+    return found.get("version"), found.get("revision")

@@ -153,3 +153,24 @@ def test_any_requests_in_any_order_lead_to_a_state_that_can_be_made_true(asked: 
             assert now.active in {before.active, before.previous, None, action["version"]}
             assert action["action"] in {"rollback", "shadow", "unload"}
         assert CODEC.decode(CODEC.encode(now)) == now
+
+
+def test_a_model_that_was_frozen_and_unloaded_can_be_unfrozen_and_deployed() -> None:
+    gone = ask(ask(TWO, action="freeze", author="anna"), action="unload")
+    refused(gone, "frozen", active="2")
+    thawed = ask(gone, action="unfreeze", author="anna")
+    assert (thawed.frozen, thawed.active) == (False, None)
+    assert ask(thawed, active="2").active == "2"
+    refused(gone, "has no active version", action="freeze")
+
+
+def test_what_stands_in_a_deployments_place_is_overtaken() -> None:
+    again = ask(TWO, action="republish", based_on=50)
+    assert again.model_copy(update={"revision": TWO.revision}) == TWO
+    assert again.revision == 51
+    assert ask(TWO, action="republish", based_on=1) == TWO
+    assert ask(TWO, action="republish", based_on=10**30) == TWO
+
+
+def test_a_version_is_not_its_own_fallback() -> None:
+    refused(TWO, "can't be its own fallback", active="3", fallback="3")

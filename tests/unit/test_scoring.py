@@ -219,3 +219,15 @@ async def test_what_there_is_no_room_to_compare_is_counted_and_nobody_waits(
     assert again is not None
     await again
     assert canary.figures.compared == 4
+
+
+@pytest.mark.parametrize("label", ['lea"ves', "x\\y", "tab\t", "ja\u2028"])
+async def test_a_label_may_be_any_text(worker: Worker, label: str) -> None:
+    odd = worker.versions["a"].manifest.model_copy(update={"labels": ("no", label)})
+    worker.versions["a"].manifest = odd
+    one = worker.slice(0, 10, [(0.9, "a")])
+    await Scorer(cast(Any, worker)).score(Batch([one]))
+    [staged] = [out for out in one.outputs if out.topic == "predictions"]
+    prediction = msgspec.json.decode(cast(bytes, staged.values[0]), type=Prediction)
+    assert prediction.label == label
+    assert set(prediction.scores) == {"no", label}

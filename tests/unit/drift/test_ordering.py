@@ -127,3 +127,11 @@ def test_offsets_of_a_partition_never_change_places() -> None:
     for partition in range(3):
         offsets = [offset for _, one, offset in seen if one == partition]
         assert all(a < b for a, b in pairwise(offsets))
+
+
+def test_what_waits_can_be_had_at_once() -> None:
+    ordering = Ordering(2, 0)
+    ordering.merge(answers(0, 0, [10, 20]), 1)
+    assert keys(ordering.flush()) == [(10, 0, 0), (20, 0, 1)]
+    assert (ordering.waiting, ordering.flush()) == (0, None)
+    assert keys(restored(ordering, 2).merge(answers(1, 0, [15, 30]), 2)) == [(15, 1, 0)]
