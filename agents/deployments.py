@@ -304,9 +304,7 @@ class Follower:
     async def _ask_again(self, model: str, beyond: int | None = None) -> None:
         """Has the judge write what is deployed once more: a copy of our own could come after something newer."""
         try:
-            await self._publisher.publish(
-                CONTROL, model, Action(action="republish", author=FOLLOWER, based_on=beyond)
-            )
+            await self._publisher.publish(CONTROL, model, Action(action="republish", author=FOLLOWER, based_on=beyond))
         except KafkaError as error:
             log.error('%s has to be deployed again, or {"action": "republish"} be sent: %r', model, error)
 

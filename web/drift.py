@@ -13,7 +13,7 @@ from aiohttp import web
 from engine.app import App
 from tables.drift import page, references, watches
 from web import answers
-from web.errors import MalformedError, RequestError, UnknownError
+from web.errors import RequestError, UnknownError
 from web.operations import Operation, operation
 from web.owners import Owners
 from web.parameters import parameters
@@ -81,7 +81,7 @@ class Drift:
         parameters(request)
         version = request.match_info["version"]
         if not _VERSION.fullmatch(version):
-            raise MalformedError("a version is named NAME@VERSION")
+            raise UnknownError("a version is named NAME@VERSION: there is none of that name")
         partition = self._owners.partition(version.encode())
         watched = self._owners.here(watches.name, partition)
         held = self._owners.here(references.name, partition)

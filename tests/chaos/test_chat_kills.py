@@ -17,7 +17,7 @@ SESSIONS = 20
 MANY = pytest.param(10, id="10 kills", marks=[pytest.mark.long, pytest.mark.timeout(600)])
 
 
-@pytest.mark.parametrize("kills", [pytest.param(1, id="1 kill"), MANY])
+@pytest.mark.parametrize("kills", [pytest.param(1, id="1 kill", marks=[pytest.mark.long]), MANY])
 async def test_every_message_gets_one_final_reply_as_without_a_crash(rig: Rig, kills: int) -> None:
     await talk_under_kills(rig, kills, workers=1)
 

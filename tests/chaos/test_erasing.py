@@ -46,7 +46,7 @@ COMPACTED_AT_ONCE = {
     "delete.retention.ms": "0",
     "file.delete.delay.ms": "100",
 }
-TABLES = ("sessions", "per-second", "recent", "visits", "reminders", "answers")
+TABLES = ("sessions", "per-second", "recent", "visits", "reminders", "questions")
 
 
 def settings_of(rig: Rig) -> Settings:

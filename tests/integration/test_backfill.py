@@ -4,12 +4,16 @@ Whatever is killed meanwhile, sessions have what a recount of the log gives (mor
 
 from __future__ import annotations
 
+import pytest
+
 from tests import tally
 from tests.recounting import MORE, assert_recounted, backfill_of, first_of, keepings, late_of, send_refused, wait_filled
 from tests.rig import Rig
 from tests.worker import until
 
 
+@pytest.mark.long
+@pytest.mark.timeout(300)
 def test_what_a_version_asks_for_later_begins_under_load_and_a_kill_does_no_harm_to_its_backfill(rig: Rig) -> None:
     worker = rig.worker("a").start()
     rig.deploy("1")

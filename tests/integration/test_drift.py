@@ -83,6 +83,8 @@ def test_a_drift_is_told_once_and_the_fallback_answers_within_two_seconds(rig: R
     assert not [alert for alert in sure.alerts(rig) if alert["subject"] == "sure@1" and alert["kind"] == "drift"]
 
 
+@pytest.mark.long
+@pytest.mark.timeout(300)
 def test_a_person_who_was_quicker_is_obeyed_and_the_drift_is_known_to_them(rig: Rig, tmp_path: Path) -> None:
     """A freeze that the judge has, and the detectors' worker hasn't heard of: the response is based on what was."""
     worker = started(rig, fallback="1", response="fallback")
@@ -116,6 +118,8 @@ def test_a_person_who_was_quicker_is_obeyed_and_the_drift_is_known_to_them(rig: 
     assert worker.get("/drift/sure@2").json()["open"] == []
 
 
+@pytest.mark.long
+@pytest.mark.timeout(300)
 def test_what_a_person_says_of_nothing_is_refused_and_a_drift_that_goes_on_is_said(rig: Rig) -> None:
     worker = started(rig, fallback="1", response="fallback")
     n = sure.send(rig, well(REFERENCE + 600))

@@ -105,7 +105,7 @@ def heard(rig: Rig) -> Counter[str]:
 def assert_as_recounted(rig: Rig, clicks: Clicks, workers: list[Worker]) -> None:
     expected = clicks.recount()
     until(lambda: heard(rig).total() >= expected.total(), 60, what="all is heard", alive=workers)
-    tables = ("per-second", "recent", "visits", "reminders", "alarms", "answers")
+    tables = ("per-second", "recent", "visits", "reminders", "alarms", "questions")
     until(lambda: not any(left(workers, table) for table in tables), 20, what="nothing is left", alive=workers)
     for worker in workers:
         assert worker.terminate() == 0, tails([worker])

@@ -81,7 +81,7 @@ class Alarms(Timers):
 class Answers(Pattern[str, str, str]):
     """session -> questions that wait for an answer."""
 
-    name = "answers"
+    name = "questions"
     within = timedelta(milliseconds=400)
 
 

@@ -51,8 +51,8 @@ async def test_another_workers_versions_are_in_the_list_and_asked_for_there(make
 @pytest.mark.parametrize(
     ("path", "status", "word"),
     [
-        ("/drift/churn", 400, "NAME@VERSION"),
-        ("/drift/..%2F..@1", 400, "NAME@VERSION"),
+        ("/drift/churn", 404, "NAME@VERSION"),
+        ("/drift/..%2F..@1", 404, "NAME@VERSION"),
         ("/drift/churn@9", 404, "no answer of churn@9"),
         ("/drift?x=1", 400, "no such parameter"),
     ],
