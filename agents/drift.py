@@ -105,16 +105,20 @@ class Owner:
         deployment = self._engine.models.wanted(model)
         # Until all is staged: should something raise, the table's value is what counts.
         del self._detectors[partition, key]
-        for s, i, record in told:
-            try:
-                for change in detectors.see(record, s.records[i].timestamp):
-                    await self._tell(s, i, model, version, change, deployment, detectors)
-                for alert in detectors.singles_told(key, deployment):
-                    s.send(ALERTS, key, alert, i)
-                if isinstance(record, Command):
-                    self._answer(s, i, model, _done(key, record), record)
-            except RecordError as error:
-                self._drop(s, i, error)
+        for place, (s, i, record) in enumerate(told):
+            if isinstance(record, Scored):
+                try:
+                    detectors.take(record, s.records[i].timestamp)
+                except RecordError as error:
+                    self._drop(s, i, error)
+                if place + 1 < len(told) and isinstance(told[place + 1].record, Scored):
+                    continue  # looked at together: a look costs by itself
+            for change in detectors.fold() if isinstance(record, Scored) else detectors.see(record):
+                await self._tell(s, i, model, version, change, deployment, detectors)
+            for alert in detectors.singles_told(key, deployment):
+                s.send(ALERTS, key, alert, i)
+            if isinstance(record, Command):
+                self._answer(s, i, model, _done(key, record), record)
         if deployment is not None and (open_one := detectors.unanswered(key, version, deployment)) is not None:
             s, i, _ = told[-1]
             s.send(ALERTS, key, open_one, i)
@@ -208,17 +212,28 @@ class Detectors:
         self.answered = watch.answered if watch else 0
         """Revision that the drift was answered at, or told that it isn't."""
         self._written = reference.frozen if reference else None
+        self._ready: list[Answers] = []
+        """Whose turn has come since the last look."""
         self._seen: Answers | None = None
         self._now = 0
 
-    def see(self, record: Scored | Outcomes | Command, now: int) -> Iterator[Change]:
-        """What a person should hear of it. now: when the record was written, ms since epoch. Raises DecodeError."""
-        self._seen, self._now = None, now
-        if isinstance(record, Scored):
-            self._seen = self._ordering.merge(Answers.of(record, self._columns, self._topic), now)
-            if self._seen is not None:
-                yield from self._monitor.fold(self._seen)
-        elif isinstance(record, Outcomes):
+    def take(self, scored: Scored, now: int) -> None:
+        """Puts answers in order; fold() looks at those whose turn has come. now: when they were written, ms since
+        epoch. Raises DecodeError."""
+        self._now = now
+        if (ready := self._ordering.merge(Answers.of(scored, self._columns, self._topic), now)) is not None:
+            self._ready.append(ready)
+
+    def fold(self) -> list[Change]:
+        """What a person should hear of them."""
+        self._seen = Answers.joined(self._ready) if self._ready else None
+        self._ready = []
+        return [] if self._seen is None else self._monitor.fold(self._seen)
+
+    def see(self, record: Outcomes | Command) -> Iterator[Change]:
+        """What a person should hear of it."""
+        self._seen = None
+        if isinstance(record, Outcomes):
             yield from self._monitor.judge(_placed(record, self._topic))
         else:
             if record.does == "reset" and (before := self._ordering.flush()) is not None:
