@@ -212,8 +212,6 @@ class Detectors:
         self.answered = watch.answered if watch else 0
         """Revision that the drift was answered at, or told that it isn't."""
         self._written = reference.frozen if reference else None
-        self._ready: list[Answers] = []
-        """Whose turn has come since the last look."""
         self._seen: Answers | None = None
         self._now = 0
 
@@ -221,13 +219,11 @@ class Detectors:
         """Puts answers in order; fold() looks at those whose turn has come. now: when they were written, ms since
         epoch. Raises DecodeError."""
         self._now = now
-        if (ready := self._ordering.merge(Answers.of(scored, self._columns, self._topic), now)) is not None:
-            self._ready.append(ready)
+        self._ordering.add(Answers.of(scored, self._columns, self._topic), now)
 
     def fold(self) -> list[Change]:
         """What a person should hear of them."""
-        self._seen = Answers.joined(self._ready) if self._ready else None
-        self._ready = []
+        self._seen = self._ordering.turn()
         return [] if self._seen is None else self._monitor.fold(self._seen)
 
     def see(self, record: Outcomes | Command) -> Iterator[Change]:

@@ -72,6 +72,8 @@ class Ordering:
         self._began = state.began
         self._newest = max([state.began, *(one.heard for one in self._partitions.values())])
         self._waiting: Answers | None = None
+        self._came: list[tuple[Answers, NDArray[np.int64], NDArray[np.int64]]] = []
+        """Since the last turn: the answers, what they are ordered by, and when they were written."""
         self._order = np.frombuffer(state.waiting.order, "<i8")
         self._written = np.frombuffer(state.waiting.written, "<i8")
         if len(self._order):
@@ -89,24 +91,26 @@ class Ordering:
         return len(self._order)
 
     def merge(self, answers: Answers, written: int) -> Answers | None:
-        """Takes some answers of one partition; written: when their record was, ms since epoch.
+        """add() and turn()."""
+        self.add(answers, written)
+        return self.turn()
 
-        Returns those whose turn it is, in order; None where there are none.
-        """
+    def add(self, answers: Answers, written: int) -> None:
+        """Takes some answers of one partition; written: when their record was, ms since epoch."""
         if not len(answers):
-            return None
+            return
         number = int(answers.partition[0])
         of = self._partitions.get(number, Partition())
         if of.offset >= 0:
             # By both: a topic that was made anew begins at offset 0 again, with newer events.
             answers = answers.take((answers.offset > of.offset) | (answers.ts > of.ts))
             if not len(answers):
-                return None
+                return
         order = np.maximum.accumulate(np.maximum(answers.ts, of.ts))
         self._partitions[number] = Partition(int(answers.offset[-1]), int(order[-1]), written)
         self._began = written if self._began < 0 else self._began
         self._newest = max(self._newest, written)
-        return self._turn(answers, order, np.full(len(answers), written, np.int64))
+        self._came.append((answers, order, np.full(len(answers), written, np.int64)))
 
     def flush(self) -> Answers | None:
         """Those that wait, in order, without being waited for."""
@@ -114,7 +118,13 @@ class Ordering:
         self._order, self._written = self._order[:0], self._written[:0]
         return waiting
 
-    def _turn(self, answers: Answers, order: NDArray[np.int64], written: NDArray[np.int64]) -> Answers | None:
+    def turn(self) -> Answers | None:
+        """Those whose turn has come, in order; None where there are none. Sorting costs: call it for many at once."""
+        if not self._came:
+            return None
+        came, self._came = self._came, []
+        answers = Answers.joined([part for part, _, _ in came]) if len(came) > 1 else came[0][0]
+        order, written = (np.concatenate([part[i] for part in came]) for i in (1, 2))
         heard = [one for one in self._partitions.values() if one.heard > self._newest - WAIT_MS]
         all_heard = len(self._partitions) >= self._count or self._began <= self._newest - WAIT_MS
         if self._waiting is None and all_heard and len(heard) == 1:

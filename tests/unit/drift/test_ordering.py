@@ -96,10 +96,12 @@ def test_the_order_is_the_same_however_partitions_are_interleaved_and_cut(data: 
         which = data.draw(st.sampled_from([i for i in range(n) if left[i]]))
         size = data.draw(st.integers(1, len(left[which])))
         taken, left[which] = left[which][:size], left[which][size:]
-        seen += keys(ordering.merge(answers(which, at[which], taken), 5))
+        ordering.add(answers(which, at[which], taken), 5)
         at[which] += size
         if data.draw(st.booleans()):
+            seen += keys(ordering.turn())
             ordering = restored(ordering, n)
+    seen += keys(ordering.turn())
     wanted = []
     for partition, one in enumerate(times):
         newest = -1
