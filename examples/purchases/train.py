@@ -132,7 +132,7 @@ def made(model: Any, version: str, reference: Period, of: str, store: ModelStore
             into=Path(folder) / version,
             labels=LABELS,
             decision=Decision(label=RETURNS, above=0.5),
-            licence=f"Apache-2.0; trained on CDNOW as distributed in {PACKAGE} (MIT)",
+            licence=f"Apache-2.0; trained on CDNOW as distributed in {PACKAGE.requirement} (MIT)",
             made_by=f"examples/purchases/train.py: {kind}, scikit-learn {sklearn.__version__}, {of}",
         )
         told = converted.manifest

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from core.events import Observation
-from examples.purchases.data import CACHE, SHA256
+from examples.package import CACHE
+from examples.purchases.data import PACKAGE
 from examples.purchases.train import train
 from models.store import ModelStore
 
@@ -33,7 +34,7 @@ MADE_FROM: Final = (
 
 def folder(cache: Path = CACHE) -> Path:
     """Where the store of this code and this data is, or will be."""
-    content = hashlib.sha256(f"{SHA256} {sys.version}".encode())
+    content = hashlib.sha256(f"{PACKAGE.sha256} {sys.version}".encode())
     for path in sorted(path for pattern in MADE_FROM for path in ROOT.glob(pattern)):
         content.update(path.read_bytes())
     return cache / "purchases" / content.hexdigest()[:16]

