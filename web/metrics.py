@@ -171,8 +171,14 @@ class WorkerCollector(Collector):
         yield _gauge("copy_age_seconds", "How far a copy of a partition is behind", ["partition"], copies, "seconds")
 
     def _rules(self) -> Iterator[Metric]:
-        told = "Records that a rule let pass or stopped, or would have stopped in a dry run"
-        yield _counter("rules", told, ["set", "rule", "did"], self._engine.gate.counts)
+        told = "Records that a rule let pass or stopped, would have stopped in a dry run, or couldn't be told about"
+        gate = self._engine.gate
+        failed: dict[Label, int] = {}
+        for one in gate.sets.values():
+            for rule in one.compiled:
+                failed[one.name, rule.rule.name, "unknown"] = rule.unknown
+                failed[one.name, rule.rule.name, "late"] = rule.late
+        yield _counter("rules", told, ["set", "rule", "did"], gate.counts | failed)
 
     def _chat(self) -> Iterator[Metric]:
         turns: dict[Label, int] = {}

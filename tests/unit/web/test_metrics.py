@@ -14,6 +14,7 @@ from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
+from core.rules import Rule, RuleSet
 from models.decoder.figures import Figures as Talked
 from models.drift.monitor import State
 from models.drift.ordering import OrderingState
@@ -153,6 +154,18 @@ async def test_prometheus_own_checker_has_nothing_to_say(start: Start) -> None:
 async def test_whatever_a_client_accepts_is_answered(start: Start, accept: str) -> None:
     _, body = await text(await start(), Accept=accept)
     assert "homunculus_ready 0" in body
+
+
+async def test_a_rule_that_fails_on_records_is_told_about(start: Start) -> None:
+    worker = await start()
+    gate = worker.app.engine.gate
+    rules = RuleSet(rules=(Rule(name="paying", when="user.tier == 'paid'"),))
+    await gate.put("policy", rules)
+    for _ in range(3):
+        await gate.judge("messages", {"user": {}})
+    _, body = await text(worker)
+    assert 'homunculus_rules_total{did="unknown",rule="paying",set="policy"} 3.0' in body
+    assert 'homunculus_rules_total{did="late",rule="paying",set="policy"} 0.0' in body
 
 
 async def test_a_worker_that_has_not_begun_has_numbers_too(start: Start) -> None:
