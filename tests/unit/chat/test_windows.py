@@ -292,7 +292,7 @@ async def test_a_crash_in_the_middle_of_a_summary_makes_it_anew_and_nobody_hears
             model.cut = cut
             message = await until_summed_up(talk)
             if cut == 3:
-                await talk.until(lambda: model.stuck)  # noqa: B023
+                await talk.until(lambda: model.stuck)
                 assert summary_of(talk) is None
                 model.cut = 10**9
                 await talk.crash()
