@@ -6,12 +6,16 @@ import asyncio
 import logging
 import time
 from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from agents.prompts import PINNED
+from agents.prompts import PINNED, Draft
 from agents.speakers import Speaker, Speakers
+from agents.summaries import Summarizer
+from agents.windows import Windows
 from agents.writing import Writing
 from core.clock import latest_ms
 from core.errors import FatalError, HomunculusError, NoModelError, OverloadedError, TaskError, TimeError
@@ -24,7 +28,8 @@ from engine.gate import facts_of_message
 from engine.task import PartitionTask
 from models.decoder.generation import Generation
 from models.decoder.turn import Finish as Ended
-from models.decoder.turn import Turn
+from models.decoder.turn import Sampling, Turn
+from models.decoder.wording import Tokens
 from tables.answers import answers
 from tables.contexts import contexts
 
@@ -81,8 +86,9 @@ class Chat:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._settings = engine.settings
+        self.settings = engine.settings
         self._speakers = Speakers(engine)
+        self._windows = Windows(engine.models, engine.settings)
         self._rooms: dict[int, _Room] = {}
 
     def overtakes(self, s: Slice[Message]) -> bool:
@@ -93,7 +99,7 @@ class Chat:
         message, room = s.events[0], self._room(s)
         if message.cancel is not None:
             return True
-        if room.waiting[message.session] >= self._settings.chat_waiting:
+        if room.waiting[message.session] >= self.settings.chat_waiting:
             room.refused.add(s.first)
             return True
         room.waiting[message.session] += 1
@@ -119,7 +125,7 @@ class Chat:
             self._stop(s, room, message)
         elif s.first in room.refused:
             room.refused.discard(s.first)
-            why = f"{self._settings.chat_waiting} messages of this session wait for their turn already"
+            why = f"{self.settings.chat_waiting} messages of this session wait for their turn already"
             await self._in_turn(s, room, message, ("BusyError", why))
         else:
             try:
@@ -162,8 +168,7 @@ class Chat:
         judgement = await gate.judge(MESSAGES.name, facts)
         if judgement is None:
             return False
-        if judgement.ctx_ttl is not None:
-            writing.message = replace(message, ctx_ttl=judgement.ctx_ttl)
+        writing.message = replace(message, **judgement.changes)
         if judgement.verdict == "pass":
             return False
         why = "no rule lets it pass" if judgement.rule is None else f"rule {judgement.rule!r}"
@@ -186,7 +191,7 @@ class Chat:
 
     def _mistake(self, message: Message) -> tuple[str, str] | None:
         """What is wrong with a message by itself."""
-        limit = self._settings.chat_max_text
+        limit = self.settings.chat_max_text
         longest = max([len(message.text), *(len(said.text) for said in message.history or ())])
         if longest > limit:
             why = f"a text of {longest} characters is too long: {limit} are taken (HOMUNCULUS_CHAT_MAX_TEXT)"
@@ -198,37 +203,23 @@ class Chat:
     async def _make(self, writing: Writing, room: _Room) -> None:
         s, message = writing.s, writing.message
         began = time.monotonic()
-        seconds = min(self._settings.chat_seconds, message.seconds or self._settings.chat_seconds)
+        seconds = min(self.settings.chat_seconds, message.seconds or self.settings.chat_seconds)
         speaker = await self._speakers.wait(message.model, s, began + seconds)
         with speaker:
             sampling = speaker.sampling(message, writing.source)
-            prompt = await speaker.prompt(message, contexts.alive(message.session, message.ts), sampling.max_tokens)
+            draft = await speaker.draft(message, contexts.alive(message.session, message.ts), sampling.max_tokens)
+            work = _Work(self, speaker, s, room, message, began + seconds)
+            summarizer = Summarizer(speaker.prompts, sampling, work.whole, work.keep)
+            draft, chosen = await self._windows.choose(draft, summarizer)
+            prompt = await speaker.prompt(draft, chosen)
             model = speaker.model
             if message.role in PINNED or message.role == "assistant":  # to be remembered; nobody asks for an answer
                 await writing.end("stop", text="", source="rule", model=model, context=prompt.context)
                 return
             given = speaker.given(writing.answer)
-            turn = Turn(
-                session=message.session,
-                tokens=prompt.tokens,
-                sampling=sampling,
-                given=given,
-                priority=message.priority,
-                within_s=began + seconds - time.monotonic(),
-                exact=self._settings.chat_exact,
-            )
-            generation = await _submit(speaker, turn, began + seconds, s)
-            place = (message.session, message.id)
-            room.made[place] = generation
-            if place in room.unwanted:
-                generation.cancel()
-            try:
+            before = time.monotonic() - began
+            async with work.under_way(prompt.tokens, sampling, given, shifts=chosen.window == "sinks") as generation:
                 await writing.follow(generation, speaker.decoder)
-            except BaseException:
-                generation.cancel()
-                raise
-            finally:
-                room.made.pop(place, None)
             if s.stale:
                 raise TaskError(f"partition {s.partition} has moved on")
             assert generation.usage is not None
@@ -238,11 +229,15 @@ class Chat:
                 prompt_tokens=told.prompt,
                 cached_tokens=told.cached,
                 completion_tokens=told.new,
-                wait_ms=round(1e3 * told.queued_s, 1),
-                first_token_ms=round(1e3 * told.first_s, 1),
+                wait_ms=round(1e3 * (before + told.queued_s), 1),
+                first_token_ms=round(1e3 * (before + told.first_s), 1),
                 total_ms=round(1e3 * (time.monotonic() - began), 1),
                 resumed_tokens=len(given),
-                dropped_turns=prompt.context.dropped,
+                dropped_turns=prompt.untold,
+                window=chosen.window,
+                fallback=chosen.fallback,
+                summary_tokens=summarizer.made,
+                approximate_tokens=told.shifted,
             )
             said = speaker.prompts.wording.replied(text, generation.tokens) if text else None
             why = None
@@ -298,6 +293,63 @@ def _unanswered(s: Slice[Message]) -> list[Message]:
 
 async def _refuse(writing: Writing, error: str, why: str) -> None:
     await writing.end("refused", text=writing.answer.text, source="rule", error=error, why=why)
+
+
+class _Work:
+    """What a model is asked for one message, so that it can be stopped."""
+
+    def __init__(self, chat: Chat, speaker: Speaker, s: Slice[Message], room: _Room, message: Message, until: float):
+        """until: monotonic."""
+        self._exact = chat.settings.chat_exact
+        self._speaker, self._s, self._room, self._message, self._until = speaker, s, room, message, until
+        self._place = (message.session, message.id)
+
+    @asynccontextmanager
+    async def under_way(
+        self, tokens: Tokens, sampling: Sampling, given: Tokens = (), *, shifts: bool = False, share: float = 1.0
+    ) -> AsyncIterator[Generation]:
+        """The reply to tokens, which ends with the block. share: of the time that is left. Raises OverloadedError where
+        the queue stays full."""
+        room, message = self._room, self._message
+        turn = Turn(
+            session=message.session,
+            tokens=tokens,
+            sampling=sampling,
+            given=given,
+            priority=message.priority,
+            within_s=share * (self._until - time.monotonic()),
+            exact=self._exact,
+            shifts=shifts,
+        )
+        generation = await _submit(self._speaker, turn, self._until, self._s)
+        room.made[self._place] = generation
+        if self._place in room.unwanted:
+            generation.cancel()
+        try:
+            yield generation
+        except BaseException:
+            generation.cancel()
+            raise
+        finally:
+            room.made.pop(self._place, None)
+
+    async def whole(self, tokens: Tokens, sampling: Sampling) -> Generation:
+        """A reply that nobody is told of, in half of the time that is left. A wish to stop it is one to stop all."""
+        async with self.under_way(tokens, sampling, share=0.5) as generation:
+            async for _ in generation:
+                if self._s.stale:
+                    break
+        if self._s.stale:
+            raise TaskError(f"partition {self._s.partition} has moved on")
+        assert generation.usage is not None
+        if generation.usage.finish is Ended.CANCELLED:
+            self._room.unwanted.add(self._place)
+        return generation
+
+    def keep(self, draft: Draft) -> None:
+        """The session's context is this from now on, whatever becomes of the message."""
+        with self._s.ahead():
+            contexts[self._message.session] = draft.context
 
 
 async def _submit(speaker: Speaker, turn: Turn, until: float, s: Slice[Message]) -> Generation:

@@ -2,20 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import hashlib
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import msgspec
 
 from core.errors import ContextTooLongError
-from core.messages import Message, Said, Speaker
+from core.messages import Message, Said, Speaker, Window
 from core.settings import Settings
 from models.decoder.decoder import Decoder
 from models.decoder.wording import Tokens, Wording, Written
 from models.language import TEMPLATE
-from tables.contexts import FIXED, WINDOWS, Context, Turn, Utterance, packed, unpacked
+from models.windows.fixed import FIXED
+from models.windows.sinks import SINKS
+from models.windows.turn import tokens
+from tables.contexts import Context, Turn, Utterance, packed, unpacked
 
 PINNED: tuple[Speaker, ...] = ("system", "developer")
+
+
+class Draft(NamedTuple):
+    """What a prompt is made of, before the session's window has chosen."""
+
+    message: Message
+    asked: Utterance
+    """The message in tokens."""
+    context: Context
+    """As the message leaves it, with the turns before it and without its own."""
+    room: int
+    """Tokens that those turns may have in the prompt."""
+    window: Window
+    """What is to choose."""
+
+
+class Chosen(NamedTuple):
+    """What a window has chosen."""
+
+    turns: list[Turn]
+    """That the model is told of."""
+    held: list[Turn]
+    """That the session holds from now on."""
+    window: Window
+    """Which it was;"""
+    fallback: str | None = None
+    """why it wasn't the one that was asked for."""
 
 
 class Prompt(NamedTuple):
@@ -24,6 +55,8 @@ class Prompt(NamedTuple):
     tokens: Tokens
     context: Context
     """With the new turn, whose reply is still to come."""
+    untold: int
+    """Turns of the session that aren't in it, or in a summary alone."""
 
     def answered(self, reply: Written | None) -> Context:
         """The context with the reply; without one nothing was said."""
@@ -46,34 +79,60 @@ class Prompts:
         self.tokenizer = f"{decoder.tokenizer_sha256}/{decoder.manifest.files[TEMPLATE]}"
         """What makes the tokens: tokenizer and template."""
 
-    def prompt(self, message: Message, found: Context | None, reserve: int) -> Prompt:
+    def draft(self, message: Message, found: Context | None, reserve: int) -> Draft:
         """found: what the session holds. reserve: tokens of the window that the reply may want.
 
         Raises ContextTooLongError where the message, or what is pinned, leaves no room for the rest, and TemplateError.
         """
         settings = self._settings
         before, dropped = self._before(message, found)
-        pinned = message.pinned or message.role in PINNED
-        asked = self._utterance(message.role, message.text, first=not before)
+        asked = self.utterance(message.role, message.text, first=not before)
+        window = message.window or (found.window if found else None)
+        wanted = message.window_tokens or (found.window_tokens if found else None)
+        context = Context(
+            ts=max(message.ts, found.ts if found is not None else 0),
+            ttl_ms=_ttl_ms(message, found, settings),
+            tokenizer=self.tokenizer,
+            turns=before,
+            dropped=dropped,
+            window=window,
+            window_tokens=wanted,
+            sinks=found.sinks if found and dropped and found.tokenizer == self.tokenizer else b"",
+            embedder=found.embedder if found else "",
+        )
+        window = window or settings.chat_window
+        wanted = wanted or settings.chat_window_tokens or (FIXED if window == "fixed" else None)
         limit = self.decoder.window - min(reserve, self.decoder.window // 2)
-        if (wanted := settings.chat_window_tokens or (FIXED if settings.chat_window == "fixed" else None)) is not None:
-            limit = min(limit, wanted)
-        room = limit - len(self.wording.opening) - len(self.wording.head) - asked.count
-        stuck = sum(turn.count for turn in before if turn.pinned)
+        limit = limit if wanted is None else min(limit, wanted)
+        room = limit - self.frame - asked.count
+        stuck = tokens(turn for turn in before if turn.pinned)
         if room < stuck:
             what = f"the message has {asked.count} tokens" + (f" and what is pinned {stuck}" if stuck else "")
             raise ContextTooLongError(f"{what}; there is room for {limit} with the marks around them")
-        kept = WINDOWS[settings.chat_window](before, room)
-        turn = Turn(message.id, message.ts, [asked], pinned)
-        ttl_ms = found.ttl_ms if found is not None else _ms(settings)
-        context = Context(
-            ts=max(message.ts, found.ts if found is not None else 0),
-            ttl_ms=int(1e3 * message.ctx_ttl) if message.ctx_ttl is not None else ttl_ms,
-            tokenizer=self.tokenizer,
-            turns=[*kept, turn],
-            dropped=dropped + len(before) - len(kept),
-        )
-        return Prompt(self.wording.prompt([_written(one) for t in context.turns for one in t.said]), context)
+        return Draft(message, asked, context, room, window)
+
+    def prompt(self, draft: Draft, chosen: Chosen) -> Prompt:
+        """Raises TemplateError."""
+        message, before = draft.message, draft.context
+        turn = Turn(message.id, message.ts, [draft.asked], message.pinned or message.role in PINNED)
+        dropped = before.dropped + len(before.turns) - len(chosen.held)
+        context = msgspec.structs.replace(before, turns=[*chosen.held, turn], dropped=dropped)
+        told = self.tokens(*chosen.turns, turn)
+        if chosen.window == "sinks" and dropped:
+            context.sinks = before.sinks or packed(self.tokens(*before.turns, turn)[:SINKS])
+            sinks = tuple(unpacked(context.sinks))
+            if told[:SINKS] != sinks:
+                told = sinks + told[min(SINKS, len(self.wording.opening)) :]
+        return Prompt(told, context, dropped + len(chosen.held) - len(chosen.turns))
+
+    @property
+    def frame(self) -> int:
+        """Tokens around what was said."""
+        return len(self.wording.opening) + len(self.wording.head)
+
+    def tokens(self, *turns: Turn) -> Tokens:
+        """Turns, and the beginning of a reply. Raises TemplateError."""
+        return self.wording.prompt([_written(one) for turn in turns for one in turn.said])
 
     def _before(self, message: Message, found: Context | None) -> tuple[list[Turn], int]:
         """The turns before the message, and how many of the session's the window had dropped before them."""
@@ -81,7 +140,10 @@ class Prompts:
             return ([], 0) if found is None else (self._ours(found).turns, found.dropped)
         held = [] if found is None else self._ours(found).turns
         replies = {one.text: one.tokens for turn in held for one in turn.said if one.role == "assistant"}
+        vectors = {_texts(turn): turn.vector for turn in held}
         turns = self._turns(message.history, replies)
+        for turn in turns:
+            turn.vector = vectors.get(_texts(turn), b"")
         free = [turn for turn in turns if not turn.pinned]
         dropped = 0 if found is None else found.dropped
         first = next((_texts(turn) for turn in held if not turn.pinned), None)
@@ -89,7 +151,14 @@ class Prompts:
             return turns, 0
         # The same conversation: what the window has dropped stays so, or everything behind it were computed anew.
         gone = set(map(id, free[:dropped]))
-        return [turn for turn in turns if id(turn) not in gone], dropped
+        left = [turn for turn in turns if id(turn) not in gone]
+        summary = next((turn for turn in held if turn.folded), None)
+        if summary is None:
+            return left, dropped
+        if summary.summary != digest(free[:dropped]):
+            return turns, 0
+        left.insert(turns.index(free[0]), summary)
+        return left, dropped
 
     def _turns(self, history: Iterable[Said], replies: dict[str, bytes]) -> list[Turn]:
         """replies: text -> the tokens that it was sampled as: they are another spelling of the same text."""
@@ -98,7 +167,7 @@ class Prompts:
             if said.role == "assistant" and said.text in replies:
                 one = Utterance("assistant", said.text, replies[said.text])
             else:
-                one = self._utterance(said.role, said.text, first=not turns)
+                one = self.utterance(said.role, said.text, first=not turns)
             pinned = said.role in PINNED
             if turns and not pinned and not turns[-1].pinned and (one.role == "assistant" or not _replied(turns[-1])):
                 turns[-1].said.append(one)
@@ -112,11 +181,12 @@ class Prompts:
             return context
         turns: list[Turn] = []
         for turn in context.turns:
-            said = [self._utterance(one.role, one.text, first=not turns) for one in turn.said]
+            said = [self.utterance(one.role, one.text, first=not turns) for one in turn.said]
             turns.append(msgspec.structs.replace(turn, said=said))
         return msgspec.structs.replace(context, turns=turns, tokenizer=self.tokenizer)
 
-    def _utterance(self, role: Speaker, text: str, *, first: bool) -> Utterance:
+    def utterance(self, role: Speaker, text: str, *, first: bool = False) -> Utterance:
+        """Something that is said, in tokens. first: whether nothing stands before it. Raises TemplateError."""
         written = self.wording.said("system" if role == "developer" else role, text, first=first)
         return Utterance(role, text, packed(written.tokens))
 
@@ -130,9 +200,21 @@ def _replied(turn: Turn) -> bool:
     return turn.said[-1].role == "assistant"
 
 
-def _texts(turn: Turn) -> Sequence[tuple[str, str]]:
-    return [(one.role, one.text) for one in turn.said]
+def digest(turns: Iterable[Turn]) -> bytes:
+    """Of what was said in turns that are folded: a summary among them stands for those that it was made of."""
+    told = b""
+    for turn in turns:
+        told = turn.summary or hashlib.sha256(told + msgspec.json.encode(_texts(turn))).digest()
+    return told
 
 
-def _ms(settings: Settings) -> int | None:
+def _texts(turn: Turn) -> tuple[tuple[str, str], ...]:
+    return tuple((one.role, one.text) for one in turn.said)
+
+
+def _ttl_ms(message: Message, found: Context | None, settings: Settings) -> int | None:
+    if message.ctx_ttl is not None:
+        return int(1e3 * message.ctx_ttl)
+    if found is not None:
+        return found.ttl_ms
     return None if settings.ctx_ttl is None else int(1e3 * settings.ctx_ttl.total_seconds())

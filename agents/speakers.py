@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import msgspec
 
-from agents.prompts import Prompt, Prompts
+from agents.prompts import Chosen, Draft, Prompt, Prompts
 from core.errors import NoModelError, TaskError, UnknownModelError
 from core.messages import Generation, Message
 from core.settings import Settings
@@ -55,12 +55,18 @@ class Speaker:
         given.setdefault("seed", int.from_bytes(hashlib.sha256(source.encode()).digest()[:7]))
         return msgspec.structs.replace(self.decoder.defaults, **given)
 
-    async def prompt(self, message: Message, found: Context | None, reserve: int) -> Prompt:
-        """As Prompts.prompt."""
+    async def draft(self, message: Message, found: Context | None, reserve: int) -> Draft:
+        """As Prompts.draft."""
         size = len(message.text) + sum(len(said.text) for said in message.history or ())
         if size > LONG:
-            return await asyncio.to_thread(self.prompts.prompt, message, found, reserve)
-        return self.prompts.prompt(message, found, reserve)
+            return await asyncio.to_thread(self.prompts.draft, message, found, reserve)
+        return self.prompts.draft(message, found, reserve)
+
+    async def prompt(self, draft: Draft, chosen: Chosen) -> Prompt:
+        """As Prompts.prompt."""
+        if not self.prompts.wording.by_message:  # the template writes the whole conversation
+            return await asyncio.to_thread(self.prompts.prompt, draft, chosen)
+        return self.prompts.prompt(draft, chosen)
 
     def given(self, answer: Answer) -> tuple[int, ...]:
         """The reply as far as it is recorded, in tokens of this version."""

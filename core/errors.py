@@ -37,6 +37,7 @@ HomunculusError
 │   └── TransitionError      a deployment can't go from this stage to that one
 ├── OverloadedError  too much waits already: the caller is told, and may come again
 ├── RequestRefusedError  a control request is answered by one alert; the running deployment stays
+├── SummaryError     a session's oldest turns can't be summed up: they are dropped, and the reply says so
 ├── KnowledgeAwayError   the worker can't search now: ask again
 ├── BackupError      state is neither saved nor restored: what was there before is there still
 │   └── DamagedFileError     a file of state isn't what its manifest says
@@ -236,6 +237,10 @@ class OverloadedError(HomunculusError):
 
 class RequestRefusedError(HomunculusError):
     """A control request is refused; the running deployment stays."""
+
+
+class SummaryError(HomunculusError):
+    """There is no summary; it says why."""
 
 
 class KnowledgeAwayError(HomunculusError):

@@ -16,6 +16,10 @@ Finish = Literal["stop", "length", "cancelled", "timeout", "refused"]
 """Why a reply ends: the model ended it, it may not be longer, somebody or the clock stopped it, it was never made."""
 
 
+Window = Literal["recent", "fixed", "semantic", "summary", "sinks"]
+"""What a session's context keeps when it gets too long (docs/chat.md)."""
+
+
 class Said(msgspec.Struct, gc=False):
     """One thing that was said."""
 
@@ -59,6 +63,12 @@ class Message(msgspec.Struct, omit_defaults=True):
     ctx_ttl: Annotated[float, Meta(gt=0, le=3.2e9)] | None = None
     """Seconds of event time after which the session's context is forgotten, from this message on. Default: as before,
     else HOMUNCULUS_CTX_TTL."""
+    window: Window | None = None
+    """What the session's context keeps when it gets too long, from this message on. Default: as before, else
+    HOMUNCULUS_CHAT_WINDOW."""
+    window_tokens: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+    """Tokens of the session's context, from this message on; the model's own limit holds as well. Default: as before,
+    else HOMUNCULUS_CHAT_WINDOW_TOKENS."""
     cancel: Identifier | None = None
     """Id of the message of this session whose reply is to stop."""
     model: str | None = None
@@ -88,7 +98,15 @@ class Usage(msgspec.Struct, gc=False, omit_defaults=True):
     resumed_tokens: int = 0
     """Tokens of the reply that were recorded by a worker that then died, or lost the partition."""
     dropped_turns: int = 0
-    """Turns of the session that no longer fitted into the window."""
+    """Turns of the session that the model wasn't told of, or of which it was told a summary alone."""
+    window: Window = "recent"
+    """By which the prompt was chosen;"""
+    fallback: str | None = None
+    """why that isn't the one that was asked for."""
+    summary_tokens: int = 0
+    """Of a summary that was made before the reply."""
+    approximate_tokens: int = 0
+    """Those of the cached ones that were computed when turns came before them that have gone since: `sinks` alone."""
 
 
 class Reply(msgspec.Struct, kw_only=True, omit_defaults=True):

@@ -6,6 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, field_validator, model_validator
 
+from core.messages import Window
+
 Name = Annotated[str, Field(min_length=1, max_length=100)]
 Text = Annotated[str, Field(min_length=1, max_length=2000)]
 Verdict = Literal["pass", "stop"]
@@ -50,6 +52,10 @@ class Rule(BaseModel):
     """To a message that it stops."""
     ctx_ttl: Annotated[float, Field(gt=0, le=3.2e9)] | None = None
     """Seconds of event time that the context of a message's session lives from then on."""
+    window: Window | None = None
+    """What that context keeps from then on when it gets too long;"""
+    window_tokens: Annotated[int, Field(gt=0, le=1_000_000)] | None = None
+    """and how many tokens it may have."""
     budget_ms: Annotated[float, Field(gt=0, le=1000)] = 80
     """What it may take: one that takes longer doesn't count."""
 
@@ -58,6 +64,12 @@ class Rule(BaseModel):
     def _is_a_condition(cls, when: Any) -> Any:
         joined(when)
         return when
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """Fields of a message that it sets: those that say what becomes of the session's context."""
+        told = {"ctx_ttl": self.ctx_ttl, "window": self.window, "window_tokens": self.window_tokens}
+        return {name: value for name, value in told.items() if value is not None}
 
 
 class RuleSet(BaseModel):

@@ -27,6 +27,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from core.errors import SettingsError
+from core.messages import Window
 
 EMBEDDED = "embedded"
 SECRETS: Final = ("broker_password", "broker_key_password", "web_token", "web_read_token", "alert_secret")
@@ -142,9 +143,12 @@ class Settings(BaseSettings):
     """Sessions kept in memory on a worker, over all its partitions; the others wait in RocksDB."""
     default_chat_model: str | None = None
     """Language model of messages that name none. Default: the only one that is deployed."""
-    chat_window: Literal["recent", "fixed"] = "recent"
+    chat_window: Window = "recent"
     """What a session's context keeps when it gets too long. recent: all but the oldest turns, which go some at a time,
-    so that most turns compute their own tokens only. fixed: the newest turns that fit into chat_window_tokens."""
+    so that most turns compute their own tokens only. fixed: the newest turns that fit into chat_window_tokens.
+    semantic: the newest, and earlier ones that are about the same, by the embedder; each turn computes most of the
+    window. summary: the model sums up the oldest, which takes a reply's time now and then. sinks: all but the oldest,
+    and nothing is computed anew: replies are approximate. Messages and rules may say another for their session."""
     chat_window_tokens: PositiveInt | None = None
     """Tokens of a context at most, with the message that is to be answered. Default: what the model has room for;
     1,024 with chat_window fixed."""

@@ -97,7 +97,7 @@ class Gate:
             self.counts[one.name, judgement.rule or "otherwise", done] += 1
             if one.rules.dry_run:
                 continue
-            if stops or (judgement.ctx_ttl is not None and found is None):
+            if stops or (judgement.changes and found is None):
                 found = judgement
             if stops:
                 break

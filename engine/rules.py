@@ -46,7 +46,8 @@ class Judgement(NamedTuple):
     rule: str | None
     """Whose condition held; None: none did."""
     reply: str
-    ctx_ttl: float | None
+    changes: Mapping[str, Any]
+    """Fields of the message that it sets."""
 
 
 def written(expression: str) -> str:
@@ -138,8 +139,8 @@ class CompiledSet:
             for one in self.compiled:
                 if one.holds(context):
                     rule = one.rule
-                    return Judgement(rule.then, rule.name, rule.reply or self.rules.reply, rule.ctx_ttl)
-        return Judgement(self.rules.otherwise, None, self.rules.reply, None)
+                    return Judgement(rule.then, rule.name, rule.reply or self.rules.reply, rule.changes)
+        return Judgement(self.rules.otherwise, None, self.rules.reply, {})
 
     def _at_least(self, got: object, wanted: object) -> bool:
         """at_least(user.tier, "VIP2"): whether the first is as high as the second, in the order that has both."""

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from itertools import takewhile
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
 import numpy as np
 
-from core.messages import Speaker
+from core.messages import Speaker, Window
 from engine.table import Shard
 from engine.timed import TimedTable
 
 NEVER: Final = 253_402_300_799_999
 """The end of year 9999, ms since epoch."""
-KEPT: Final = 0.75
-"""Of the room, what `recent` keeps when it makes room: what follows what is dropped has to be computed anew, and that
-had better be seldom."""
-FIXED: Final = 1024
-"""Tokens of a `fixed` window where nobody says another number."""
 SHOWN: Final = 1000
 """Characters of what was said that views show."""
 
@@ -47,15 +41,24 @@ class Turn(msgspec.Struct, omit_defaults=True):
     """Event time, ms since epoch."""
     said: list[Utterance]
     pinned: bool = False
+    summary: bytes = b""
+    """Where it is a summary: sha256 of the texts that it stands for."""
+    vector: bytes = b""
+    """What it is about: float16, little-endian, by the embedder that the context names."""
 
     @property
     def count(self) -> int:
         """Its tokens."""
         return sum(one.count for one in self.said)
 
+    @property
+    def folded(self) -> bool:
+        """Whether it is a summary of turns that have gone."""
+        return bool(self.summary)
+
 
 class Context(msgspec.Struct, omit_defaults=True):
-    """What a session's next prompt is made of."""
+    """What a session's next prompt is made of, or chosen from."""
 
     ts: int
     """Event time of its newest message, ms since epoch."""
@@ -65,7 +68,14 @@ class Context(msgspec.Struct, omit_defaults=True):
     """sha256 of what made the tokens: with another one they mean nothing."""
     turns: list[Turn]
     dropped: int = 0
-    """Turns of the session that the window has dropped."""
+    """Turns of the session that the window has dropped, or folded into a summary."""
+    window: Window | None = None
+    """The session's own window, and its tokens; None: as the settings say."""
+    window_tokens: int | None = None
+    sinks: bytes = b""
+    """The first tokens of all, where a `sinks` window has dropped the turn that they were in."""
+    embedder: str = ""
+    """Identity of what made the turns' vectors: those of two can't be compared."""
 
     @property
     def ends(self) -> int:
@@ -87,45 +97,6 @@ def unpacked(raw: bytes) -> list[int]:
     """Tokens as they were."""
     tokens: list[int] = np.frombuffer(raw, "<u4").tolist()
     return tokens
-
-
-# -- windows: which turns stay ----------------------------------------------------------------------------------------
-
-Window = Callable[[Sequence[Turn], int], list[Turn]]
-"""Turns, oldest first, and the tokens that there is room for -> those that stay, in their order. Pinned ones always do:
-where they alone are too many it is the caller who refuses."""
-
-
-def recent(turns: Sequence[Turn], room: int) -> list[Turn]:
-    """All of them while they fit. When they don't, the oldest go until what is left has KEPT of the room."""
-    total = sum(turn.count for turn in turns)
-    if total <= room:
-        return list(turns)
-    left = []
-    for turn in turns:
-        if turn.pinned or total <= KEPT * room:
-            left.append(turn)
-        else:
-            total -= turn.count
-    return left
-
-
-def fixed(turns: Sequence[Turn], room: int) -> list[Turn]:
-    """Whole turns from the newest back while they fit, stopping at the first that does not."""
-    left = room - sum(turn.count for turn in turns if turn.pinned)
-
-    def fits(turn: Turn) -> bool:
-        nonlocal left
-        left -= turn.count
-        return left >= 0
-
-    kept = set(map(id, takewhile(fits, (turn for turn in reversed(turns) if not turn.pinned))))
-    return [turn for turn in turns if turn.pinned or id(turn) in kept]
-
-
-WINDOWS: Final[Mapping[str, Window]] = {"recent": recent, "fixed": fixed}
-"""By the setting chat_window. One that folds the oldest turns into a summary, or picks them by what they are about, is
-another function here, which may be given more than counts."""
 
 
 class Contexts(TimedTable[str, Context]):
@@ -153,6 +124,8 @@ class Contexts(TimedTable[str, Context]):
             "ttl_s": None if context.ttl_ms is None else context.ttl_ms / 1e3,
             "tokens": context.count,
             "dropped": context.dropped,
+            "window": context.window,
+            "window_tokens": context.window_tokens,
             "tokenizer": context.tokenizer,
             "turns": [
                 {
@@ -160,6 +133,7 @@ class Contexts(TimedTable[str, Context]):
                     "ts": turn.ts,
                     "tokens": turn.count,
                     "pinned": turn.pinned,
+                    "summary": turn.folded,
                     "said": [{"role": one.role, "text": one.text[:SHOWN], "tokens": one.count} for one in turn.said],
                 }
                 for turn in context.turns

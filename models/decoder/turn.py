@@ -50,6 +50,9 @@ class Turn:
     """Seconds from submit after which the turn ends as it is."""
     exact: bool = False
     """Keeps the session's idle KV in fp32, so that a restored session goes on bit by bit as if it had stayed."""
+    shifts: bool = False
+    """Where the context is what the session's slot holds with a piece cut out, what stands behind the piece is moved up
+    and not computed: an approximation, since it was computed from the piece, too."""
 
 
 class Finish(StrEnum):
@@ -92,3 +95,5 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """Of the cached tokens, those that came from blocks."""
     copied: int = 0
     """Of the cached tokens, those copied from another session's slot."""
+    shifted: int = 0
+    """Of the cached tokens, those that were computed behind others than stand before them now."""

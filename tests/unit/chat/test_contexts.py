@@ -8,8 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.messages import Said
+from models.windows.fixed import fixed
+from models.windows.recent import recent
 from tables.answers import answers
-from tables.contexts import Turn, Utterance, contexts, fixed, packed, recent, unpacked
+from tables.contexts import Turn, Utterance, contexts, packed, unpacked
 from tests.unit.chat.conftest import TS, talking
 from tests.unit.chat.standin import StandIn, live
 
