@@ -103,6 +103,10 @@ class Tiny:
         writer.close()
         return path
 
+    def add(self, tensor: str, change: Doubles) -> None:
+        """Changes what the textbook computes with; the file stays as it is."""
+        self._dense[tensor] = self._dense[tensor] + change
+
     def logits(self, tokens: list[int]) -> Doubles:
         """Of the last token, (vocabulary,), in float64: Touvron et al. 2023 (Llama), with grouped queries (Ainslie et
         al. 2023) and rotations (Su et al. 2021), of neighbouring values in llama files and of halves in qwen2's."""

@@ -56,7 +56,7 @@ class Keeper:
                 self._evict(oldest)
             slot = min(self._free)
             self._free.remove(slot)
-            resident = Resident(session, slot, self._slab.window, self._identity, exact)
+            resident = Resident(session, slot, self._slab.window, self._identity_of(work), exact)
             self.residents[session] = resident
         resident.used = tick
         return resident
@@ -98,10 +98,10 @@ class Keeper:
     def reuse(self, resident: Resident, work: Work, most: int) -> int:
         """Leaves in a slot what a context begins with, and adds what other slots and blocks have of it. Returns how
         many tokens of the context are there then, `most` at most."""
-        exact = work.turn.exact
-        if exact and resident.rounded:
+        exact, identity = work.turn.exact, self._identity_of(work)
+        if (exact and resident.rounded) or resident.identity != identity:
             self._cut(resident, 0)
-        resident.become(exact)
+        resident.become(identity, exact)
         self._cut(resident, max(0, min(resident.common(work.context), most)))
         work.copied = self.copy(resident, work.context, most)
         work.restored = self._restore(resident, work.context, most)
@@ -114,7 +114,9 @@ class Keeper:
             (
                 (min(other.common(context), most), other.slot)
                 for other in self.residents.values()
-                if other is not resident and not (resident.exact and other.rounded)
+                if other is not resident
+                and other.identity == resident.identity
+                and not (resident.exact and other.rounded)
             ),
             default=(0, 0),
         )
@@ -131,7 +133,7 @@ class Keeper:
         if self._blocks is None or whole * BLOCK <= there or not self._pays:
             return 0
         first = there // BLOCK
-        keys = Chain(self._identity, resident.exact).keys(context[: whole * BLOCK].tolist())[first:]
+        keys = Chain(resident.identity, resident.exact).keys(context[: whole * BLOCK].tolist())[first:]
         known = self._blocks.has(keys)
         keys = keys[: known.index(False)] if False in known else keys
         if not keys:
@@ -161,6 +163,11 @@ class Keeper:
         if min(restored, computed) < WELL:
             return True
         return self._figures.restore_s / restored < self._figures.prefill_s / computed
+
+    def _identity_of(self, work: Work) -> str:
+        """Of what makes a turn's keys and values."""
+        adapter = work.turn.adapter
+        return self._identity if adapter is None else f"{self._identity}/{adapter.identity}"
 
     def _cut(self, resident: Resident, length: int) -> None:
         resident.cut(length)

@@ -18,7 +18,7 @@ SHAPE = SimpleNamespace(kv_heads=2, head_dim=8, layers=3, vocabulary=10)
 
 @pytest.fixture(scope="module")
 def slab() -> Slab:
-    return Slab(cast(Network, SimpleNamespace(language=SHAPE)), 2, 2 * BLOCK)
+    return Slab(cast(Network, SimpleNamespace(language=SHAPE, floats=np.float32, places={})), 2, 2 * BLOCK)
 
 
 def fill(slab: Slab, values: Any) -> None:
