@@ -9,7 +9,8 @@ Where the form asks for it, with defaults for runs that don't bind them:
 Inputs:  lora.{layer}.{place}.a [L, in, R] and .b [L, R, out], of the type of the keys, for the places of
          models/language.py; L is 1 or B; x a b is added to what the linear layer makes of x.
          inputs_embeds f32 [B, S, width] (or [1, 1, width]): taken where a token of input_ids is negative.
-         position_ids i64 [B, S]: where a token is said to be; below 0: where it is.
+         position_ids i64 [B, S]: where a token is said to be; below 0: where it is. Of a context's first chunk the
+         first position alone counts, and the others follow it: GroupQueryAttention's rule, too.
 Outputs: hidden_states f32 [N, width]: what the head makes logits of.
 
 More than one new token (S > 1) on top of a past needs B = 1: GroupQueryAttention's rule.
