@@ -139,7 +139,8 @@ class Keeper:
         if not keys:
             return 0
         began = time.perf_counter()
-        for block, (key, raw) in enumerate(zip(keys, self._blocks.get(keys), strict=True), start=first):
+        for block, key in enumerate(keys, start=first):
+            raw = self._blocks.get(key, self._packing.buffer)
             if raw is None or not self._packing.unpack(resident.slot, block, raw):
                 if raw is not None:
                     self._figures.broken_blocks += 1
@@ -206,7 +207,7 @@ class Keeper:
             return False
         key = resident.keys()[block]
         if not blocks.has([key])[0]:
-            blocks.put({key: self._packing.pack(resident.slot, block, exact=resident.exact)}, resident.session)
+            blocks.put(key, self._packing.pack(resident.slot, block, exact=resident.exact), resident.session)
             self._figures.saved_blocks += 1
         resident.saved += 1
         return True
