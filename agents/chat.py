@@ -204,7 +204,7 @@ class Chat:
         s, message = writing.s, writing.message
         began = time.monotonic()
         seconds = min(self.settings.chat_seconds, message.seconds or self.settings.chat_seconds)
-        speaker = await self._speakers.wait(message.model, s, began + seconds)
+        speaker = await self._speakers.wait(message.model, s, began + seconds, message.adapter)
         with speaker:
             sampling = speaker.sampling(message, writing.source)
             draft = await speaker.draft(message, contexts.alive(message.session, message.ts), sampling.max_tokens)
@@ -246,7 +246,8 @@ class Chat:
             elif finish == "timeout":
                 why = f"{seconds:g} s are over"
             context = prompt.answered(said) if said is not None or finish in WHOLE else None
-            await writing.end(finish, text=text, why=why, model=model, usage=usage, context=context)
+            adapter = speaker.adapter.manifest.identity if speaker.adapter is not None else None
+            await writing.end(finish, text=text, why=why, model=model, adapter=adapter, usage=usage, context=context)
 
     def _stop(self, s: Slice[Message], room: _Room, message: Message) -> None:
         """Stops a reply, or keeps it from being begun; the wish itself is answered once what was before it is."""
@@ -318,6 +319,7 @@ class _Work:
             given=given,
             priority=message.priority,
             within_s=share * (self._until - time.monotonic()),
+            adapter=self._speaker.adapter,
             exact=self._exact,
             shifts=shifts,
         )

@@ -16,6 +16,7 @@ from core.messages import Generation, Message
 from core.settings import Settings
 from engine.batch import Slice
 from engine.engine import Engine
+from models.decoder.adapter import Adapter
 from models.decoder.decoder import Decoder
 from models.decoder.turn import Sampling
 from models.version import LiveVersion
@@ -31,20 +32,37 @@ LONG = 4_000
 class Speaker:
     """A version that is held while it answers: it isn't freed before the block ends, whatever is deployed meanwhile."""
 
-    def __init__(self, version: LiveVersion, prompts: Prompts, settings: Settings) -> None:
+    def __init__(
+        self, version: LiveVersion, prompts: Prompts, settings: Settings, adapter: LiveVersion | None = None
+    ) -> None:
+        """adapter: what changes it; held as well."""
         self.decoder = prompts.decoder
         self.model = (version.manifest.name, version.version)
         """Name and version."""
         self.prompts = prompts
         self._version = version
         self._most = settings.chat_max_tokens
-        version.hold()
+        self._adapter = adapter
+        for held in self._held:
+            held.hold()
+
+    @property
+    def adapter(self) -> Adapter | None:
+        """What changes the version."""
+        engine = None if self._adapter is None else self._adapter.engine
+        assert engine is None or isinstance(engine, Adapter)
+        return engine
+
+    @property
+    def _held(self) -> list[LiveVersion]:
+        return [self._version] if self._adapter is None else [self._version, self._adapter]
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._version.release()
+        for held in self._held:
+            held.release()
 
     def sampling(self, message: Message, source: str) -> Sampling:
         """What the message asks for, where it doesn't the version's own. Raises SamplingError with submit() alone."""
@@ -86,13 +104,14 @@ class Speakers:
         self._news = asyncio.Event()
         engine.models.watch(lambda model: self._news.set())
 
-    async def wait(self, name: str | None, s: Slice[Any], until: float) -> Speaker:
-        """The one that is meant by a name, or by none. until: monotonic. Raises UnknownModelError, NoModelError where
-        none is live by then, and TaskError where the message is no longer ours."""
+    async def wait(self, name: str | None, s: Slice[Any], until: float, adapter: str | None = None) -> Speaker:
+        """The one that is meant by a name, or by none. until: monotonic. adapter: name of what is to change it. Raises
+        UnknownModelError, AdapterError, NoModelError where none is live by then, and TaskError where the message is no
+        longer ours."""
         while True:
             self._news.clear()
             try:
-                return self._speaker(name)
+                return self._speaker(name, adapter)
             except NoModelError:
                 left = until - time.monotonic()
                 if left <= 0 or self._settings.without_model == "dead-letter":
@@ -102,7 +121,7 @@ class Speakers:
             if s.stale:
                 raise TaskError(f"partition {s.partition} has moved on")
 
-    def _speaker(self, name: str | None) -> Speaker:
+    def _speaker(self, name: str | None, adapter: str | None) -> Speaker:
         wanted = name or self._settings.default_chat_model or self._only()
         version = self._models.get(wanted)
         if version is None and wanted in self._models.deployed():
@@ -111,7 +130,8 @@ class Speakers:
             raise NoModelError(f"{wanted}, which HOMUNCULUS_DEFAULT_CHAT_MODEL names, isn't deployed yet")
         if version is None or not isinstance(version.engine, Decoder):
             raise UnknownModelError(wanted, self.names())
-        return Speaker(version, self._prompts_of(version.engine), self._settings)
+        changed = None if adapter is None else self._models.adapter(adapter)
+        return Speaker(version, self._prompts_of(version.engine), self._settings, changed)
 
     def _prompts_of(self, decoder: Decoder) -> Prompts:
         prompts = self._prompts.get(decoder.identity)

@@ -83,11 +83,12 @@ class Writing:
         why: str | None = None,
         error: str | None = None,
         model: tuple[str, str] | None = None,
+        adapter: str | None = None,
         usage: Usage | None = None,
         context: Context | None = None,
     ) -> None:
-        """The final reply, with the session's context as it is now, if it has changed. model: name and version. error:
-        class of what is wrong."""
+        """The final reply, with the session's context as it is now, if it has changed. model: name and version.
+        adapter: NAME@VERSION. error: class of what is wrong."""
         message = self.message
         reply = Reply(
             id=f"{self.source}/{len(self.answer.ends)}",
@@ -100,6 +101,7 @@ class Writing:
             source=source,
             model=model[0] if model else message.model,
             version=model[1] if model else None,
+            adapter=adapter,
             finish=finish,
             why=why,
             error=error,

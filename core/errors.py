@@ -21,6 +21,7 @@ HomunculusError
 │   ├── OutputTooLargeError  what the record led to is larger than a record may be
 │   ├── TemplateError    the model's chat template can't write the conversation
 │   ├── ContextTooLongError  a context leaves the model no room for a reply
+│   ├── AdapterError     the adapter that is asked for isn't there, or isn't one of the model's
 │   ├── SamplingError    a reply is asked for in a way that there is none
 │   ├── GenerationError  the model failed while it made the reply
 │   └── DocumentError    a document is too large, too deep or too many-pieced to be read
@@ -173,6 +174,10 @@ class TemplateError(RecordError):
 
 class ContextTooLongError(RecordError):
     """A context leaves no room for a reply in the decoder's window."""
+
+
+class AdapterError(RecordError):
+    """The adapter that was asked for isn't there, or isn't one of the model's."""
 
 
 class SamplingError(RecordError):

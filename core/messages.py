@@ -73,6 +73,8 @@ class Message(msgspec.Struct, omit_defaults=True):
     """Id of the message of this session whose reply is to stop."""
     model: str | None = None
     """Default: the only language model that is deployed, or HOMUNCULUS_DEFAULT_CHAT_MODEL."""
+    adapter: str | None = None
+    """What changes the model for this message: the name of a deployed adapter of it. Default: nothing does."""
     options: Generation | None = None
     pinned: bool = False
     """Whether what is said here stays when the window moves on. System messages always do."""
@@ -127,6 +129,8 @@ class Reply(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Who says it; rule: the worker itself, where it doesn't ask the model."""
     model: str | None = None
     version: str | None = None
+    adapter: str | None = None
+    """What changed the model, as NAME@VERSION."""
     finish: Finish | None = None
     """Of final ones."""
     why: str | None = None

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from models.budget import Share
+from models.decoder.adapter import Adapter
 from models.decoder.blocks import Blocks
 from models.decoder.decoder import Decoder, Sizes
 from models.decoder.disk import BlockFolder
@@ -59,7 +60,7 @@ def load(
     precision: str = FP32,
     share: Share | None = None,
     talking: Talking | None = None,
-) -> Runtime | Decoder | Embedder:
+) -> Runtime | Decoder | Embedder | Adapter:
     """Loads and verifies, which takes its time: call it off the event loop. Raises the ModelErrors of the engine.
 
     precision, share: as Runtime takes them; models for texts have one precision. talking: of language models; without
@@ -68,6 +69,9 @@ def load(
     if folder.manifest.kind is Kind.DECODER:
         warming()
         return Decoder(folder, device, talking.sizes if talking else TRIED, talking.blocks if talking else None)
+    if folder.manifest.kind is Kind.ADAPTER:
+        warming()
+        return Adapter(folder)
     if folder.manifest.kind is Kind.EMBEDDER:
         return Embedder(folder, device, thread, aside, warming, precision, share)
     return Runtime(folder, device, thread, aside, warming, precision, share)

@@ -9,6 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field
 TOKENIZER: Final = "tokenizer.json"
 TEMPLATE: Final = "chat_template.jinja"
 
+PLACES: Final = ("qkv", "out", "gate_up", "down")
+"""Linear layers of a block that an adapter changes."""
+
 Size = Annotated[int, Field(gt=0)]
 Token = Annotated[int, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -35,6 +38,16 @@ class Defaults(_Part):
     repetition_penalty: Positive = 1.0
 
 
+class AdapterOf(_Part):
+    """The part of an adapter's manifest that says whose it is."""
+
+    base: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    """sha256 of manifest.json of the version that it was made for: it changes no other."""
+    model: str
+    """That version as people name it: NAME@VERSION."""
+    rank: Size
+
+
 class Language(_Part):
     """The part of a decoder's manifest that its runtime reads."""
 
@@ -45,7 +58,13 @@ class Language(_Part):
     vocabulary: Size
     context: Size
     """Tokens that it was trained for."""
-    weights: Literal["fp32", "int4"] = "fp32"
+    weights: Literal["fp32", "fp16", "int8", "int4"] = "fp32"
+    adapters: bool = False
+    """Whether its graph takes adapters."""
+    embeds: bool = False
+    """Whether it takes vectors in place of tokens, and positions."""
+    hidden: bool = False
+    """Whether it gives the last hidden states."""
     end_tokens: Annotated[tuple[Token, ...], Field(min_length=1)]
     """Any of them ends a reply."""
     begin_token: Token | None = None
@@ -54,3 +73,8 @@ class Language(_Part):
     """Whether every context starts with it, also where the template doesn't write it."""
     defaults: Defaults = Defaults()
     golden: tuple[GoldenReply, ...] = ()
+
+
+def place(layer: int, of: str) -> str:
+    """What an adapter's matrices for a linear layer are called in graphs: with .a and .b."""
+    return f"lora.{layer}.{of}"

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
-from core.errors import HeldError, ModelError, NoModelError, NoRoomError, UnknownModelError, UsageError
+from core.errors import AdapterError, HeldError, ModelError, NoModelError, NoRoomError, UnknownModelError, UsageError
 from core.events import Deployment
+from models.decoder.adapter import Adapter
 from models.decoder.decoder import Decoder
 from models.deployed import Deployed, answering
 from models.device import Device
@@ -346,6 +347,16 @@ class LiveModels:
         """The language models that answer, by name; the version's engine is a Decoder. Hold it while it answers."""
         live = ((name, self._models[name].routing.active) for name in self.models())
         return {name: one for name, one in live if one is not None and isinstance(one.engine, Decoder)}
+
+    def adapter(self, name: str) -> LiveVersion:
+        """The adapter of that name that is live; the version's engine is an Adapter. Hold it while it is used. Raises
+        NoModelError where it is still to come, AdapterError where there is none."""
+        version = self.get(name)
+        if version is None and name in self.deployed():
+            raise NoModelError(f"adapter {name} is deployed, but not live on this worker yet")
+        if version is None or not isinstance(version.engine, Adapter):
+            raise AdapterError(f"no adapter {name[:100]!r} is deployed")
+        return version
 
     async def forget(self, session: str) -> None:
         """Drops what language models have of a session here; what they make for it ends."""

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 
 from core.errors import NoRoomError, UnsafeModelError
 from models.budget import Share
+from models.decoder.adapter import Adapter
 from models.decoder.decoder import Decoder
 from models.device import Device
 from models.embedder.embedder import Embedder
@@ -186,7 +187,7 @@ def whole(load: Load) -> str:
     return version if precision == FP32 else f"{version} in {precision}"
 
 
-def _let_go(loading: asyncio.Future[Runtime | Decoder | Embedder]) -> None:
+def _let_go(loading: asyncio.Future[Runtime | Decoder | Embedder | Adapter]) -> None:
     """Of a load that nobody waits for any more."""
     if not loading.cancelled() and loading.exception() is None:
         loading.result().close()

@@ -17,7 +17,7 @@ from models.dtype import Dtype
 from models.embedding import Embedding
 from models.features import SESSION, Feature, RawFeature, SessionFeature, parse
 from models.feedback import Awaited
-from models.language import TEMPLATE, TOKENIZER, Language
+from models.language import TEMPLATE, TOKENIZER, AdapterOf, Language
 from models.part import Part, Share
 from models.precision import FP32, Precision
 from models.quality import Performance
@@ -53,6 +53,8 @@ class Kind(StrEnum):
     REGRESSOR = "regressor"
     DECODER = "decoder"
     """A language model: answers messages, not observations."""
+    ADAPTER = "adapter"
+    """Changes a language model, for the messages that name it."""
     EMBEDDER = "embedder"
     """Makes texts vectors, and answers no observations."""
 
@@ -200,6 +202,8 @@ class Manifest(Part):
     """Of decoders."""
     embedding: Embedding | None = None
     """Of embedders."""
+    adapter: AdapterOf | None = None
+    """Of adapters."""
     licence: str | None = None
     made_by: str | None = None
     """What made it: program, data, date; free text."""
@@ -211,8 +215,10 @@ class Manifest(Part):
         if not self.kind.scores:
             self._check_texts()
             return self
-        if self.language is not None or self.embedding is not None:
-            raise ValueError(f"language belongs to a decoder, embedding to an embedder, neither to a {self.kind}")
+        if any(part is not None for part in self._of_texts.values()):
+            raise ValueError(
+                f"language belongs to a decoder, embedding to an embedder, adapter to an adapter; not to a {self.kind}"
+            )
         if not self.inputs:
             raise ValueError(f"a {self.kind} needs inputs")
         classifier = self.kind is Kind.CLASSIFIER
@@ -252,14 +258,20 @@ class Manifest(Part):
         if len({one.file for one in self.precisions.values()}) < len(self.precisions):
             raise ValueError("two precisions have the same file")
 
+    @property
+    def _of_texts(self) -> dict[Kind, object]:
+        """What each kind that scores nothing is described by."""
+        return {Kind.DECODER: self.language, Kind.EMBEDDER: self.embedding, Kind.ADAPTER: self.adapter}
+
     def _check_texts(self) -> None:
-        part = "language" if self.kind is Kind.DECODER else "embedding"
-        other = self.embedding if self.kind is Kind.DECODER else self.language
-        if getattr(self, part) is None or other is not None:
-            raise ValueError(f"a {self.kind} needs {part}, and nothing of another kind")
+        part = {Kind.DECODER: "language", Kind.EMBEDDER: "embedding", Kind.ADAPTER: "adapter"}[self.kind]
+        if [kind for kind, described in self._of_texts.items() if described is not None] != [self.kind]:
+            raise ValueError(f"kind {self.kind} needs {part}, and nothing of another kind")
         if self.inputs or self.labels or self.golden or self.outputs != Outputs() or self.thresholds != Thresholds():
-            raise ValueError(f"a {self.kind} has neither inputs, outputs, labels and thresholds nor golden: see {part}")
-        wanted = {TOKENIZER, TEMPLATE} if self.kind is Kind.DECODER else {TOKENIZER}
+            raise ValueError(
+                f"kind {self.kind} has neither inputs, outputs, labels and thresholds nor golden: see {part}"
+            )
+        wanted = {Kind.DECODER: {TOKENIZER, TEMPLATE}, Kind.EMBEDDER: {TOKENIZER}, Kind.ADAPTER: set[str]()}[self.kind]
         if missing := wanted - self.files.keys():
             raise ValueError(f"files must name {', '.join(sorted(missing))}")
 

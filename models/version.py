@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from core.errors import UsageError
 from models.budget import Share
+from models.decoder.adapter import Adapter
 from models.decoder.decoder import Decoder
 from models.engine import Arrays, Engine, rows_of
 from models.limits import Figures
@@ -64,7 +65,7 @@ class LiveVersion:
     def __init__(
         self,
         manifest: Manifest,
-        engine: Engine | Decoder,
+        engine: Engine | Decoder | Adapter,
         course: Course,
         precision: str = FP32,
         share: Share | None = None,
@@ -154,8 +155,8 @@ class LiveVersion:
 
     async def compute(self, inputs: Arrays, *, aside: bool) -> Scores:
         """As predict(), for a comparison: its figures don't count it."""
-        if isinstance(self.engine, Decoder):
-            raise UsageError(f"{self.manifest.identity} is a language model: it answers messages")
+        if isinstance(self.engine, Decoder | Adapter):
+            raise UsageError(f"{self.manifest.identity} is a {self.manifest.kind}: it is for messages")
         return Scores.of(self.manifest, await self.engine.run(inputs, aside=aside))
 
     def hold(self) -> None:

@@ -25,12 +25,13 @@ TEMPLATE: Final = (
 )
 
 
-def publish(store: Path, version: str = "1", *, seed: int = 1, name: str = NAME) -> Path:
-    """Puts a version into a store. Another seed is another model with the same tokenizer."""
+def publish(store: Path, version: str = "1", *, seed: int = 1, name: str = NAME, adapters: bool = False) -> Path:
+    """Puts a version into a store. Another seed is another model with the same tokenizer. adapters: whether it takes
+    any."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "babbler.gguf"
         write(path, seed)
-        return convert(path, store, name=name, version=version).path
+        return convert(path, store, name=name, version=version, adapters=adapters).path
 
 
 def write(path: Path, seed: int) -> None:

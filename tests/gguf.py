@@ -62,6 +62,8 @@ class Tiny:
 
     def __init__(self, form: Form, seed: int = 4) -> None:
         self.form = form
+        self.positions: list[int] | None = None
+        """Of the tokens; None: one after the other."""
         self.tokens = [*sorted(ByteLevel.alphabet()), "ab", *SPECIAL]
         self._chance = np.random.default_rng(seed)
         self._raw: dict[str, tuple[NDArray[Any], GGMLQuantizationType]] = {}
@@ -103,6 +105,10 @@ class Tiny:
         writer.close()
         return path
 
+    def add(self, tensor: str, change: Doubles) -> None:
+        """Changes what the textbook computes with; the file stays as it is."""
+        self._dense[tensor] = self._dense[tensor] + change
+
     def logits(self, tokens: list[int]) -> Doubles:
         """Of the last token, (vocabulary,), in float64: Touvron et al. 2023 (Llama), with grouped queries (Ainslie et
         al. 2023) and rotations (Su et al. 2021), of neighbouring values in llama files and of halves in qwen2's."""
@@ -143,7 +149,7 @@ class Tiny:
             inverse = inverse / self.form.linear
         if self.form.factors:
             inverse = inverse / self._dense["rope_freqs.weight"]
-        angles = np.outer(np.arange(len(x)), inverse)[:, None]
+        angles = np.outer(np.arange(len(x)) if self.positions is None else self.positions, inverse)[:, None]
         pairs = (slice(0, None, 2), slice(1, None, 2))
         one, other = pairs if self.form.family == "llama" else (slice(None, size // 2), slice(size // 2, None))
         out = np.empty_like(x)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from models.decoder.adapter import Adapter
 from models.decoder.blocks import BLOCK, Blocks
 from models.decoder.decoder import Decoder, Sizes
 from models.decoder.disk import BlockFolder
@@ -12,6 +13,7 @@ from models.decoder.turn import Finish, Piece, Sampling, Turn, Usage
 
 __all__ = [
     "BLOCK",
+    "Adapter",
     "BlockFolder",
     "Blocks",
     "Decoder",

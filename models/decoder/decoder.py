@@ -15,7 +15,8 @@ from typing import Any, Final, Self, TypeVar
 
 import msgspec
 
-from core.errors import ContextTooLongError, ManifestError, OverloadedError, UsageError
+from core.errors import AdapterError, ContextTooLongError, ManifestError, OverloadedError, UsageError
+from models.decoder.adapter import Adapter
 from models.decoder.blocks import Blocks
 from models.decoder.figures import Figures
 from models.decoder.generation import Generation
@@ -74,6 +75,11 @@ class Decoder:
         self.manifest: Final = folder.manifest
         self.identity: Final = hashlib.sha256(f"{folder.sha256}/{KV_FORM}".encode()).hexdigest()
         """Of model bytes, tokenizer, template, KV's form: what its KV and its answers are keyed by."""
+        self.sha256: Final = folder.sha256
+        """Of the version: adapters name it as their base."""
+        self._places = network.places
+        self._fitting: set[str] = set()
+        """Adapters that have been looked at."""
         self.window: Final = min(sizes.window, language.context)
         """Tokens of a context and its reply together."""
         self.end_tokens: Final = frozenset(language.end_tokens)
@@ -150,7 +156,8 @@ class Decoder:
         """Queues a turn. Turns of one session are answered one after the other, in the order of their submission.
 
         Raises at once: ContextTooLongError where the context leaves no room for a token, SamplingError for a setting
-        out of range, OverloadedError when too much waits, UsageError after close and for tokens that there aren't.
+        out of range, AdapterError for an adapter of another model, OverloadedError when too much waits, UsageError
+        after close and for tokens that there aren't.
         The generation raises SamplingError for a schema that can't be followed.
         """
         if self._closed:
@@ -158,6 +165,8 @@ class Decoder:
         language = self.manifest.language
         assert language is not None
         check_sampling(turn.sampling)
+        if turn.adapter is not None:
+            self._check(turn.adapter)
         context = (*turn.tokens, *turn.given)
         if not turn.tokens or min(context) < 0 or max(context) >= language.vocabulary:
             raise UsageError(f"a context has one token or more, from 0 to {language.vocabulary - 1}")
@@ -172,6 +181,18 @@ class Decoder:
         self._under_way[generation] = work
         self._loop.put(partial(self._loop.submit, work))
         return generation
+
+    def _check(self, adapter: Adapter) -> None:
+        name = adapter.manifest.identity
+        if not self._places:
+            raise AdapterError(f"{self.manifest.identity} takes no adapters; convert it with them")
+        if adapter.base != self.sha256:
+            described = adapter.manifest.adapter
+            of = described.model if described else adapter.base
+            raise AdapterError(f"adapter {name} was made for {of}, which isn't this {self.manifest.identity}")
+        if adapter.identity not in self._fitting:
+            adapter.check(self._places)
+            self._fitting.add(adapter.identity)
 
     async def held(self, session: str) -> tuple[int, ...]:
         """The tokens whose KV is in the session's slot."""

@@ -13,7 +13,7 @@ import shutil
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -57,16 +57,15 @@ class BlockFolder:
     def __len__(self) -> int:
         return len(self._files)
 
-    def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """The blocks in the order of the keys, None for those that aren't there or can't be read."""
+    def get(self, key: bytes, into: bytearray) -> memoryview | None:
+        """Reads a block into the beginning of `into`. None where it isn't there or can't be read."""
         with self._lock:
-            return [self._read(key.hex()) for key in keys]
+            return self._read(key.hex(), into)
 
-    def put(self, blocks: Mapping[bytes, bytes], session: str) -> None:
-        """Keeps blocks; what can't be written is left out with a warning. session: whose they are first."""
+    def put(self, key: bytes, block: memoryview, session: str) -> None:
+        """Keeps a block; what can't be written is left out with a warning. session: whose it is first."""
         with self._lock:
-            for key, raw in blocks.items():
-                self._write(key.hex(), raw, self._owner(session))
+            self._write(key.hex(), block, self._owner(session))
 
     def has(self, keys: Iterable[bytes]) -> list[bool]:
         """Which of the keys are there, as far as is known without looking."""
@@ -91,21 +90,22 @@ class BlockFolder:
         """A session's folder, which doesn't tell its name."""
         return self.path / hashlib.sha256(session.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
-    def _read(self, name: str) -> bytes | None:
+    def _read(self, name: str, into: bytearray) -> memoryview | None:
         if name not in self._files:
             return None
         file, _ = self._files[name]
         try:
-            raw = file.read_bytes()
+            with file.open("rb", buffering=0) as stream:
+                size = stream.readinto(into)
             _touch(file)
         except OSError as error:
             self._tell("a block can't be read, and is computed again", error)
             self._delete(name)
             return None
         self._files.move_to_end(name)
-        return raw
+        return memoryview(into)[:size]
 
-    def _write(self, name: str, raw: bytes, owner: Path) -> None:
+    def _write(self, name: str, raw: memoryview, owner: Path) -> None:
         if name in self._files or len(raw) > self.budget:
             return
         self._make_room(len(raw))

@@ -61,7 +61,7 @@ class Keeper:
                 self._evict(oldest)
             slot = min(self._free)
             self._free.remove(slot)
-            resident = Resident(session, slot, self._slab.window, self._identity, exact)
+            resident = Resident(session, slot, self._slab.window, self._identity_of(work), exact)
             self.residents[session] = resident
         resident.used = tick
         return resident
@@ -103,10 +103,10 @@ class Keeper:
     def reuse(self, resident: Resident, work: Work, most: int) -> int:
         """Leaves in a slot what a context begins with, and adds what other slots and blocks have of it. Returns how
         many tokens of the context are there then, `most` at most."""
-        exact = work.turn.exact
-        if exact and resident.rounded:
+        exact, identity = work.turn.exact, self._identity_of(work)
+        if (exact and resident.rounded) or resident.identity != identity:
             self._cut(resident, 0)
-        resident.become(exact)
+        resident.become(identity, exact)
         if work.turn.shifts and not exact:
             self._shift(resident, work.context[:most])
         else:
@@ -130,7 +130,9 @@ class Keeper:
             (
                 (min(other.common(context), other.true, most), other.slot)
                 for other in self.residents.values()
-                if other is not resident and not (resident.exact and other.rounded)
+                if other is not resident
+                and other.identity == resident.identity
+                and not (resident.exact and other.rounded)
             ),
             default=(0, 0),
         )
@@ -147,13 +149,14 @@ class Keeper:
         if self._blocks is None or whole * BLOCK <= there or not self._pays:
             return 0
         first = there // BLOCK
-        keys = Chain(self._identity, resident.exact).keys(context[: whole * BLOCK].tolist())[first:]
+        keys = Chain(resident.identity, resident.exact).keys(context[: whole * BLOCK].tolist())[first:]
         known = self._blocks.has(keys)
         keys = keys[: known.index(False)] if False in known else keys
         if not keys:
             return 0
         began = time.perf_counter()
-        for block, (key, raw) in enumerate(zip(keys, self._blocks.get(keys), strict=True), start=first):
+        for block, key in enumerate(keys, start=first):
+            raw = self._blocks.get(key, self._packing.buffer)
             if raw is None or not self._packing.unpack(resident.slot, block, raw):
                 if raw is not None:
                     self._figures.broken_blocks += 1
@@ -177,6 +180,11 @@ class Keeper:
         if min(restored, computed) < WELL:
             return True
         return self._figures.restore_s / restored < self._figures.prefill_s / computed
+
+    def _identity_of(self, work: Work) -> str:
+        """Of what makes a turn's keys and values."""
+        adapter = work.turn.adapter
+        return self._identity if adapter is None else f"{self._identity}/{adapter.identity}"
 
     def _cut(self, resident: Resident, length: int) -> None:
         resident.cut(length)
@@ -215,7 +223,7 @@ class Keeper:
             return False
         key = resident.keys()[block]
         if not blocks.has([key])[0]:
-            blocks.put({key: self._packing.pack(resident.slot, block, exact=resident.exact)}, resident.session)
+            blocks.put(key, self._packing.pack(resident.slot, block, exact=resident.exact), resident.session)
             self._figures.saved_blocks += 1
         resident.saved += 1
         return True

@@ -196,7 +196,9 @@ class Loop:
         part = part[: chunk_of(len(part))]
         last = len(resident) + len(part) == len(work.context)
         try:
-            logits = self._slab.run(part[None].astype(np.int64), resident.slot, [len(part) - 1] if last else [])
+            logits = self._slab.run(
+                part[None].astype(np.int64), resident.slot, [len(part) - 1] if last else [], [work.turn.adapter]
+            )
             resident.extend(part)
             if last:
                 work.take(logits[0])
@@ -218,9 +220,13 @@ class Loop:
         tokens = np.zeros((count, 1), np.int64)
         for slot, work in zip(slots, works, strict=True):
             tokens[slot - first] = work.tokens[-1]
+        # A row that nobody reads has the first's: a batch of one adapter is cheaper.
+        adapters = [works[0].turn.adapter] * count
+        for slot, work in zip(slots, works, strict=True):
+            adapters[slot - first] = work.turn.adapter
         before = self._slab.lengths.copy()
         try:
-            logits = self._slab.run(tokens, first, [slot - first for slot in slots])
+            logits = self._slab.run(tokens, first, [slot - first for slot in slots], adapters)
         except Exception as error:
             for work in works:
                 self._fail(work, error)

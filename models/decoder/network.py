@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import mmap
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from core.errors import ManifestError, ProviderMissingError
 from models import ort
+from models.decoder.adapter import Adapter, Matrices, Rows
 from models.device import CPU, CUDA, Device
 from models.engine import Array
 from models.folder import ModelFolder
-from models.language import Language
+from models.language import PLACES, Language, place
 
 Floats = NDArray[np.float32]
 
@@ -48,23 +50,35 @@ class Network:
         except Exception as error:
             raise ManifestError(f"{folder.identity}: {folder.onnx.name} can't be loaded: {error}") from error
         self._check()
+        self.floats: Final[DTypeLike] = np.float16 if language.weights == "fp16" else np.float32
+        """Of keys and values."""
+        shapes = {given.name: given.shape for given in self.session.get_overridable_initializers()}
+        self.places: Final = {
+            name: (int(shapes[f"{name}.a"][1]), int(shapes[f"{name}.b"][2])) for name in _places(language)
+        }
+        """What adapters may change -> the sizes of what goes in and what comes out."""
 
     def _check(self) -> None:
         language = self.language
         past = ["B", language.kv_heads, "T", language.head_dim]
+        floats = "tensor(float16)" if language.weights == "fp16" else "tensor(float)"
         wanted = {
             "input_ids": ("tensor(int64)", ["B", "S"]),
             "seqlens_k": ("tensor(int32)", ["B"]),
             "total_sequence_length": ("tensor(int32)", [1]),
             "logits_rows": ("tensor(int64)", ["N"]),
-            **dict.fromkeys(names("past_key_values", language), ("tensor(float)", past)),
+            **dict.fromkeys(names("past_key_values", language), (floats, past)),
         }
+        free = {f"{name}.{part}" for name in _places(language) for part in "ab"}
+        free |= {"inputs_embeds", "position_ids"} if language.embeds else set()
         got = {given.name: (given.type, list(given.shape)) for given in self.session.get_inputs()}
-        outputs = {"logits", *names("present", language)}
+        outputs = {"logits", *(["hidden_states"] if language.hidden else []), *names("present", language)}
         given = {output.name for output in self.session.get_outputs()}
         logits = next((output.shape for output in self.session.get_outputs() if output.name == "logits"), None)
-        if got != wanted or given != outputs or list(logits or ()) != ["N", language.vocabulary]:
+        left = {given.name for given in self.session.get_overridable_initializers()} ^ free
+        if got != wanted or given != outputs or left or list(logits or ()) != ["N", language.vocabulary]:
             odd = sorted(name for name in wanted.keys() | got.keys() if wanted.get(name) != got.get(name))
+            odd += sorted(left)
             raise ManifestError(
                 f"{self.identity}: the graph isn't that of its manifest's language; it differs in "
                 f"{', '.join(odd[:5] or sorted(given ^ outputs)[:5] or ['logits'])}"
@@ -76,8 +90,13 @@ def names(prefix: str, language: Language) -> list[str]:
     return [f"{prefix}.{layer}.{part}" for layer in range(language.layers) for part in PARTS]
 
 
+def _places(language: Language) -> list[str]:
+    return [place(layer, of) for layer in range(language.layers) for of in PLACES] if language.adapters else []
+
+
 class Slab:
-    """Keys and values of several slots: for each layer and part one array (slots, kv_heads, capacity, head_dim) f32.
+    """Keys and values of several slots: for each layer and part one array (slots, kv_heads, capacity, head_dim), of f32
+    or, of a graph of fp16, f16.
 
     Past and present of a run are the same memory. Any row of neighbouring slots can be one batch. For one thread.
     """
@@ -90,11 +109,15 @@ class Slab:
         """Tokens of each slot whose keys and values are there."""
         self._network = network
         self._capacity = window + SPARE
-        self._row = language.kv_heads * self._capacity * language.head_dim * 4
+        floats = np.dtype(network.floats)
+        self._row = language.kv_heads * self._capacity * language.head_dim * floats.itemsize
         shape = (slots, language.kv_heads, self._capacity, language.head_dim)
         self._memory = [_lazy(slots * self._row) for _ in range(2 * language.layers)]
-        self.values: Final = [np.frombuffer(memory, np.float32).reshape(shape) for memory in self._memory]
+        self.values: Final = [np.frombuffer(memory, floats).reshape(shape) for memory in self._memory]
         self._bindings: dict[tuple[int, int], Any] = {}
+        self._adapted: OrderedDict[tuple[int, int, str], tuple[Any, Matrices]] = OrderedDict()
+        """First slot, number of slots and adapters -> the binding, and what it has the addresses of; the newest."""
+        self._rows = Rows(slots, network.places, floats)
         self._in, self._out = names("past_key_values", language), names("present", language)
 
     @property
@@ -102,11 +125,17 @@ class Slab:
         """Memory of one token."""
         return self._row // self._capacity * len(self.values)
 
-    def run(self, tokens: NDArray[np.int64], first: int, wanted: Sequence[int]) -> Floats:
+    def run(
+        self,
+        tokens: NDArray[np.int64],
+        first: int,
+        wanted: Sequence[int],
+        adapters: Sequence[Adapter | None] | None = None,
+    ) -> Floats:
         """Computes tokens (n, S) on top of slots first .. first + n, whose lengths grow by S.
 
         S > 1 needs n = 1. wanted: positions in the n * S tokens whose logits are returned, (len(wanted), vocabulary).
-        Raises what ONNX Runtime raises.
+        adapters: of the n slots; without any, the graph adds nothing. Raises what ONNX Runtime raises.
         """
         count, size = tokens.shape
         totals = self.lengths[first : first + count] + size
@@ -119,7 +148,8 @@ class Slab:
             "total_sequence_length": np.array([totals.max()], np.int32),
             "logits_rows": np.array(wanted, np.int64),
         }
-        binding = self._binding(first, count)
+        adapted = adapters is not None and any(adapter is not None for adapter in adapters)
+        binding = self._adapting(first, adapters) if adapters and adapted else self._binding(first, count)
         for name, array in given.items():
             binding.bind_input(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
         binding.bind_output("logits", "cpu", 0, np.float32, logits.shape, logits.ctypes.data)
@@ -154,6 +184,7 @@ class Slab:
     def close(self) -> None:
         """Frees the memory, and the network with the last of its slabs. Nothing else may be called then."""
         self._bindings.clear()
+        self._adapted.clear()
         self.values.clear()
         self._memory.clear()
         del self._network
@@ -161,11 +192,28 @@ class Slab:
     def _binding(self, first: int, count: int) -> Any:
         binding = self._bindings.get((first, count))
         if binding is None:
-            binding = self._bindings[first, count] = self._network.session.io_binding()
-            for past, present, values in zip(self._in, self._out, self.values, strict=True):
-                rows = values[first : first + count]
-                binding.bind_input(past, "cpu", 0, np.float32, rows.shape, rows.ctypes.data)
-                binding.bind_output(present, "cpu", 0, np.float32, rows.shape, rows.ctypes.data)
+            binding = self._bindings[first, count] = self._bound(first, count)
+        return binding
+
+    def _adapting(self, first: int, adapters: Sequence[Adapter | None]) -> Any:
+        called, matrices = self._rows.of(first, adapters)
+        key = (first, len(adapters), called)
+        if key not in self._adapted:
+            binding = self._bound(first, len(adapters))
+            for name, array in matrices.items():
+                binding.bind_input(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
+            self._adapted[key] = binding, matrices
+            if len(self._adapted) > 2 * self.slots:
+                self._adapted.popitem(last=False)
+        self._adapted.move_to_end(key)
+        return self._adapted[key][0]
+
+    def _bound(self, first: int, count: int) -> Any:
+        binding = self._network.session.io_binding()
+        for past, present, values in zip(self._in, self._out, self.values, strict=True):
+            rows = values[first : first + count]
+            binding.bind_input(past, "cpu", 0, rows.dtype, rows.shape, rows.ctypes.data)
+            binding.bind_output(present, "cpu", 0, rows.dtype, rows.shape, rows.ctypes.data)
         return binding
 
 

@@ -24,6 +24,7 @@ class Resident:
     """Belongs to the decoder's thread."""
 
     def __init__(self, session: str, slot: int, window: int, identity: str, exact: bool) -> None:
+        """identity: of what makes its keys and values, model and adapter."""
         self.session = session
         self.slot = slot
         self.work: Work | None = None
@@ -38,7 +39,7 @@ class Resident:
         self.saved = 0
         """Whole blocks that are kept already."""
         self.exact = exact
-        self._identity = identity
+        self.identity = identity
         self._tokens = np.zeros(window + 1, np.int32)
         self._length = 0
         self._chain = Chain(identity, exact)
@@ -95,11 +96,12 @@ class Resident:
             self.bent = None
         self.rounded = self.rounded and length > 0
 
-    def become(self, exact: bool) -> None:
-        """Its next turn asks for exact blocks, or no longer. Raises nothing; call cut(0) first where it is rounded."""
-        if exact != self.exact:
-            self.exact, self.saved = exact, 0
-            self._chain = Chain(self._identity, exact)
+    def become(self, identity: str, exact: bool) -> None:
+        """Its next turn is another adapter's, or asks for exact blocks, or no longer. Call cut(0) first where what is
+        there can't be used for that."""
+        if (identity, exact) != (self.identity, self.exact):
+            self.identity, self.exact, self.saved = identity, exact, 0
+            self._chain = Chain(identity, exact)
 
     def keys(self) -> list[bytes]:
         """Of its whole blocks."""

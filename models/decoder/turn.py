@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from models.decoder.adapter import Adapter
+
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How the next token is chosen. The defaults are greedy; a version's own are `Decoder.defaults`."""
@@ -48,6 +50,8 @@ class Turn:
     """Larger ones are admitted and prefilled first."""
     within_s: float | None = None
     """Seconds from submit after which the turn ends as it is."""
+    adapter: Adapter | None = None
+    """What changes the model for this turn. Keys and values that were made with another aren't used."""
     exact: bool = False
     """Keeps the session's idle KV in fp32, so that a restored session goes on bit by bit as if it had stayed."""
     shifts: bool = False

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 from pydantic import ValidationError
 
 from core.errors import ConversionError, ManifestError
+from models.convert.gguf.form import Form, Weights
 from models.convert.gguf.graph import Graph, checked
 from models.convert.gguf.source import Shape, Source
 from models.convert.gguf.tokens import end_tokens, tokenizer_of
@@ -31,7 +32,7 @@ PROMPTS: Final = (
 )
 """What golden replies answer."""
 GOLDEN_TOKENS: Final = 12
-MARGIN: Final = {"fp32": 0.02, "int4": 0.25}
+MARGIN: Final[dict[Weights, float]] = {"fp32": 0.02, "fp16": 0.1, "int8": 0.1, "int4": 0.25}
 """A golden reply ends before a token that is ahead of the next by fewer logits: other processors round otherwise."""
 
 
@@ -41,35 +42,41 @@ def convert(
     *,
     name: str,
     version: str,
-    weights: Literal["fp32", "int4"] = "fp32",
+    weights: Weights = "fp32",
     accuracy: Literal[1, 4] = 4,
     template: str | None = None,
+    adapters: bool = False,
+    embeds: bool = False,
+    hidden: bool = False,
 ) -> ModelFolder:
     """Makes the folder out/NAME/VERSION of a GGUF file.
 
-    weights: fp32 computes with every weight in float32; int4 with the linear layers in blocks of 4 bits, taken as they
-    are from Q4_0 and Q4_1, and rounded from anything else. accuracy: of int4; 1 computes in float32, 4 rounds each
-    layer's inputs to 8 bits, which is faster and makes a token's logits depend on its batch. template: the chat
-    template, where the file has none or another is wanted. Raises ConversionError, also where the folder is there.
+    weights: fp32 computes with every weight in float32; fp16, meant for GPUs, with all of them, keys and values in
+    float16; int4 and int8 with the linear layers in blocks of 4 or 8 bits, taken as they are from Q4_0, Q4_1 and Q8_0,
+    and rounded from anything else. accuracy: of int4 and int8; 1 computes in float32, 4 rounds each layer's inputs to 8
+    bits, which is faster and makes a token's logits depend on its batch. template: the chat template, where the file
+    has none or another is wanted. adapters, embeds, hidden: as models/convert/gguf/form.py says. Raises
+    ConversionError, also where the folder is there.
     """
     target = out / name / version
     if target.exists():
         raise ConversionError(f"{target} is there already; a version never changes")
     source = Source(path)
     shape = Shape.of(source)
-    checked(shape, int4=weights == "int4")
+    form = Form(weights, accuracy, adapters, embeds, hidden)
+    checked(shape, form)
     chat = template or source.get("tokenizer.chat_template")
     if not chat:
         raise ConversionError(f"{path.name} has no chat template: it may be no chat model; give one")
     target.parent.mkdir(parents=True, exist_ok=True)
     part = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{version}."))
     try:
-        _write_graph(Graph(source, shape, int4=weights == "int4", accuracy=accuracy), part)
+        _write_graph(Graph(source, shape, form), part)
         tokenizer_of(source).save(str(part / TOKENIZER))
         (part / TEMPLATE).write_text(str(chat), encoding="utf-8")
-        language = _language(source, shape, weights)
+        language = _language(source, shape, form)
         made_by = f"{path.name} ({source.title}), converted to {weights}"
-        made_by += f", accuracy {accuracy}" if weights == "int4" else ""
+        made_by += f", accuracy {accuracy}" if form.bits else ""
         folder = _manifest(part, source, language, name, version, made_by)
         golden = _golden(folder)
         _manifest(part, source, language.model_copy(update={"golden": golden}), name, version, made_by)
@@ -96,7 +103,7 @@ def _write_graph(graph: Graph, part: Path) -> None:
     )
 
 
-def _language(source: Source, shape: Shape, weights: Literal["fp32", "int4"]) -> Language:
+def _language(source: Source, shape: Shape, form: Form) -> Language:
     sampling = {
         "temperature": source.get("general.sampling.temp"),
         "top_p": source.get("general.sampling.top_p"),
@@ -111,7 +118,10 @@ def _language(source: Source, shape: Shape, weights: Literal["fp32", "int4"]) ->
         head_dim=shape.head_dim,
         vocabulary=shape.vocabulary,
         context=shape.context,
-        weights=weights,
+        weights=form.weights,
+        adapters=form.adapters,
+        embeds=form.embeds,
+        hidden=form.hidden,
         end_tokens=end_tokens(source),
         begin_token=None if begin is None else int(begin),
         begins=bool(source.get("tokenizer.ggml.add_bos_token", False)) and begin is not None,

@@ -2,8 +2,16 @@
 
 Inputs:  input_ids i64 [B, S]; seqlens_k i32 [B], tokens of each row after the run less one; total_sequence_length
          i32 [1], the largest of them; logits_rows i64 [N], positions of the flattened [B * S] whose logits are wanted;
-         past_key_values.{layer}.{key,value} f32 [B, kv_heads, T, head_dim].
+         past_key_values.{layer}.{key,value} [B, kv_heads, T, head_dim], f16 in a graph of fp16, else f32.
 Outputs: logits f32 [N, vocabulary]; present.{layer}.{key,value}, to be bound to the memory of their past.
+
+Where the form asks for it, with defaults for runs that don't bind them:
+Inputs:  lora.{layer}.{place}.a [L, in, R] and .b [L, R, out], of the type of the keys, for the places of
+         models/language.py; L is 1 or B; x a b is added to what the linear layer makes of x.
+         inputs_embeds f32 [B, S, width] (or [1, 1, width]): taken where a token of input_ids is negative.
+         position_ids i64 [B, S]: where a token is said to be; below 0: where it is. Of a context's first chunk the
+         first position alone counts, and the others follow it: GroupQueryAttention's rule, too.
+Outputs: hidden_states f32 [N, width]: what the head makes logits of.
 
 More than one new token (S > 1) on top of a past needs B = 1: GroupQueryAttention's rule.
 """
@@ -16,9 +24,11 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from core.errors import ConversionError
+from models.convert.gguf.form import Form
+from models.convert.gguf.nodes import Nodes
 from models.convert.gguf.source import Shape, Source, rotations
 from models.convert.gguf.weights import BLOCK, Blocks, Weights
-from models.engine import Array
+from models.language import place
 
 if TYPE_CHECKING:
     import onnx
@@ -28,39 +38,13 @@ OPSETS: Final = {"": 21, MICROSOFT: 1}
 IR: Final = 10
 
 
-class _Nodes:
-    """Nodes and initializers of a graph in the making; each node is named by its first output."""
-
-    def __init__(self) -> None:
-        self.nodes: list[Any] = []
-        self.initializers: list[Any] = []
-
-    def constant(self, name: str, array: Array) -> str:
-        from onnx import numpy_helper
-
-        self.initializers.append(numpy_helper.from_array(np.ascontiguousarray(array), name))
-        return name
-
-    def add(self, op: str, inputs: Sequence[str], outputs: Sequence[str], domain: str = "", **attributes: Any) -> str:
-        from onnx import helper
-
-        name = next(output for output in outputs if output)
-        self.nodes.append(helper.make_node(op, inputs, outputs, name=name, domain=domain, **attributes))
-        return name
-
-
 class Graph:
     """Makes the graph of one model."""
 
-    def __init__(self, source: Source, shape: Shape, *, int4: bool, accuracy: int) -> None:
-        """int4: linear layers in blocks of 4 bits. accuracy: 1 computes them in float32; 4 rounds their inputs to 8
-        bits, and so does the head then, where the file has it in 8 bits; gate and up stay in float32 all the same,
-        since their inputs have outliers: of SmolLM2-135M's error in logits, .59 rms, .45 goes with them, for a tenth
-        of a token's time."""
-        self._source, self._shape = source, shape
+    def __init__(self, source: Source, shape: Shape, form: Form) -> None:
+        self._source, self._shape, self._form = source, shape, form
         self._weights = Weights(source, shape)
-        self._int4, self._accuracy = int4, accuracy
-        self._parts = _Nodes()
+        self._parts = Nodes(form.floats)
         self._sums: dict[str, str] = {}
         """Input -> the sums of its blocks."""
 
@@ -69,9 +53,10 @@ class Graph:
         from onnx import TensorProto, helper
 
         shape, parts = self._shape, self._parts
+        floats = TensorProto.FLOAT16 if self._form.floats == np.float16 else TensorProto.FLOAT
         for name, array in zip(("cos", "sin"), rotations(self._source, shape), strict=True):
             parts.constant(name, array)
-        stream = self._embed()
+        stream, self._places = self._embed(), self._positions()
         norm = self._norm("blk.0.attn_norm")
         x = parts.add(
             "SimplifiedLayerNormalization", [stream, norm], ["x"], axis=-1, epsilon=shape.epsilon, stash_type=1
@@ -85,20 +70,57 @@ class Graph:
             for part in ("key", "value"):
                 for names, values, size in ((past, "past_key_values", "T"), (present, "present", "T2")):
                     dims: list[str | int | None] = ["B", shape.kv_heads, size, shape.head_dim]
-                    names.append(helper.make_tensor_value_info(f"{values}.{layer}.{part}", TensorProto.FLOAT, dims))
+                    names.append(helper.make_tensor_value_info(f"{values}.{layer}.{part}", floats, dims))
         inputs = [
             helper.make_tensor_value_info("input_ids", TensorProto.INT64, ["B", "S"]),
             helper.make_tensor_value_info("seqlens_k", TensorProto.INT32, ["B"]),
             helper.make_tensor_value_info("total_sequence_length", TensorProto.INT32, [1]),
             helper.make_tensor_value_info("logits_rows", TensorProto.INT64, ["N"]),
             *past,
+            *parts.inputs,
         ]
-        logits = helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["N", shape.vocabulary])
-        graph = helper.make_graph(parts.nodes, "decoder", inputs, [logits, *present], parts.initializers)
+        outputs = [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["N", shape.vocabulary])]
+        if self._form.hidden:
+            outputs.append(helper.make_tensor_value_info("hidden_states", TensorProto.FLOAT, ["N", shape.width]))
+        graph = helper.make_graph(parts.nodes, "decoder", inputs, [*outputs, *present], parts.initializers)
         opsets = [helper.make_opsetid(domain, version) for domain, version in OPSETS.items()]
         return helper.make_model(graph, opset_imports=opsets, ir_version=IR, producer_name="homunculus")
 
     def _embed(self) -> str:
+        """What the first layer takes."""
+        if not self._form.embeds:
+            return self._looked_up("input_ids")
+        parts = self._parts
+        parts.given("inputs_embeds", np.zeros((1, 1, self._shape.width), np.float32), ["EB", "ES", self._shape.width])
+        parts.constant("zero", np.zeros(1, np.int64))
+        parts.constant("last", np.full(1, -1, np.int64))
+        vectors = parts.add("Less", ["input_ids", "zero"], ["vectors"])
+        parts.add("Max", ["input_ids", "zero"], ["tokens"])
+        parts.add("Unsqueeze", [vectors, "last"], ["vectors.wide"])
+        return parts.add("Where", ["vectors.wide", "inputs_embeds", self._looked_up("tokens")], ["stream"])
+
+    def _positions(self) -> str:
+        """Of each token: what is given, else how many are before it."""
+        if not self._form.embeds:
+            return ""
+        from onnx import TensorProto
+
+        parts = self._parts
+        parts.given("position_ids", np.full((1, 1), -1, np.int64), ["PB", "PS"])
+        for name, value in (("none", 0), ("one", 1)):
+            parts.constant(f"index.{name}", np.array(value, np.int64))
+        parts.add("Shape", ["input_ids"], ["size"], start=1, end=2)
+        parts.add("Squeeze", ["size"], ["size.number"])
+        parts.add("Range", ["index.none", "size.number", "index.one"], ["steps"])
+        parts.add("Cast", ["seqlens_k"], ["ends"], to=TensorProto.INT64)
+        parts.add("Unsqueeze", ["ends", "last"], ["ends.column"])
+        parts.add("Sub", ["ends.column", "size.number"], ["before.last"])
+        parts.add("Add", ["before.last", "index.one"], ["before"])
+        parts.add("Add", ["before", "steps"], ["places"])
+        parts.add("Less", ["position_ids", "zero"], ["placed"])
+        return parts.add("Where", ["placed", "places", "position_ids"], ["positions"])
+
+    def _looked_up(self, tokens: str) -> str:
         parts, name = self._parts, "token_embd.weight"
         if self._eight_bits(name):
             blocks = Blocks.of(self._source, name)
@@ -108,7 +130,7 @@ class Graph:
             flat = parts.add("Reshape", ["embedding.codes", "embedding.shape"], ["embedding.flat"])
             return parts.add(
                 "GatherBlockQuantized",
-                [flat, "input_ids", "embedding.scales"],
+                [flat, tokens, "embedding.scales"],
                 ["embedded"],
                 domain=MICROSOFT,
                 bits=8,
@@ -117,17 +139,17 @@ class Graph:
                 quantize_axis=1,
             )
         parts.constant("embedding", self._source.dense(name))
-        return parts.add("Gather", ["embedding", "input_ids"], ["embedded"])
+        return parts.add("Gather", ["embedding", tokens], ["embedded"])
 
     def _layer(self, layer: int, stream: str, x: str) -> tuple[str, str]:
         """One block. Returns the residual stream and its norm for the next."""
         parts, shape, of, at = self._parts, self._shape, f"blk.{layer}.", f"{layer}."
-        qkv = self._linear(x, f"{at}qkv", [f"{of}attn_{name}.weight" for name in "qkv"])
+        qkv = self._adapted(x, layer, "qkv", [f"{of}attn_{name}.weight" for name in "qkv"])
         past = [f"past_key_values.{layer}.{name}" for name in ("key", "value")]
         present = [f"present.{layer}.{name}" for name in ("key", "value")]
         attended = parts.add(
             "GroupQueryAttention",
-            [qkv, "", "", *past, "seqlens_k", "total_sequence_length", "cos", "sin"],
+            [qkv, "", "", *past, "seqlens_k", "total_sequence_length", "cos", "sin", self._places],
             [f"{at}attended", *present],
             domain=MICROSOFT,
             num_heads=shape.heads,
@@ -137,14 +159,14 @@ class Graph:
             scale=float(1 / np.sqrt(shape.head_dim)),
             local_window_size=shape.window,
         )
-        out = self._linear(attended, f"{at}out", [f"{of}attn_output.weight"])
+        out = self._adapted(attended, layer, "out", [f"{of}attn_output.weight"])
         stream, x = self._skip(stream, out, f"{of}ffn_norm", f"{at}middle")
-        both = self._linear(x, f"{at}gate_up", [f"{of}ffn_gate.weight", f"{of}ffn_up.weight"], accurate=True)
+        both = self._adapted(x, layer, "gate_up", [f"{of}ffn_gate.weight", f"{of}ffn_up.weight"], accurate=True)
         parts.add("Split", [both], [f"{at}gate", f"{at}up"], axis=-1, num_outputs=2)
         parts.add("Sigmoid", [f"{at}gate"], [f"{at}sigmoid"])
         parts.add("Mul", [f"{at}gate", f"{at}sigmoid"], [f"{at}silu"])
         gated = parts.add("Mul", [f"{at}silu", f"{at}up"], [f"{at}gated"])
-        down = self._linear(gated, f"{at}down", [f"{of}ffn_down.weight"])
+        down = self._adapted(gated, layer, "down", [f"{of}ffn_down.weight"])
         last = layer == shape.layers - 1
         return self._skip(stream, down, "output_norm" if last else f"blk.{layer + 1}.attn_norm", f"{at}end", last)
 
@@ -153,23 +175,37 @@ class Graph:
         parts.constant("flat", np.array([-1, shape.width], np.int64))
         flat = parts.add("Reshape", [x, "flat"], ["x_flat"])
         wanted = parts.add("Gather", [flat, "logits_rows"], ["x_wanted"])
+        if self._form.hidden:
+            self._single("x_wanted", "hidden_states")
+        self._logits(wanted, half := "logits.half" if self._form.floats == np.float16 else "logits")
+        if half != "logits":
+            self._single(half, "logits")
+
+    def _single(self, x: str, name: str) -> None:
+        """x as an output in float32."""
+        from onnx import TensorProto
+
+        self._parts.add("Cast", [x], [name], to=TensorProto.FLOAT)
+
+    def _logits(self, wanted: str, to: str) -> None:
+        parts, shape = self._parts, self._shape
         name = "token_embd.weight" if shape.tied else "output.weight"
-        if self._int4 and self._accuracy == 4 and self._source.kind(name) == "Q8_0":
+        if self._form.bits and self._form.accuracy == 4 and self._source.kind(name) == "Q8_0":
             if not (shape.tied and self._eight_bits(name)):
                 blocks = Blocks.of(self._source, name)
                 parts.constant("head.codes", blocks.codes)
                 parts.constant("head.scales", blocks.scales)
             of = "embedding" if shape.tied and self._eight_bits(name) else "head"
-            self._bits(wanted, "logits", f"{of}.codes", f"{of}.scales", shape.width, shape.vocabulary, 8, 4)
+            self._bits(wanted, to, f"{of}.codes", f"{of}.scales", shape.width, shape.vocabulary, 8, 4)
         elif shape.tied and not self._eight_bits(name):
-            parts.add("Gemm", [wanted, "embedding"], ["logits"], transB=1)
+            parts.add("Gemm", [wanted, "embedding"], [to], transB=1)
         else:
             parts.constant("head", self._source.dense(name).T)
-            parts.add("MatMul", [wanted, "head"], ["logits"])
+            parts.add("MatMul", [wanted, "head"], [to])
 
     def _eight_bits(self, name: str) -> bool:
         """Whether the embedding stays as the file has it."""
-        return self._int4 and self._source.kind(name) == "Q8_0"
+        return self._form.bits is not None and self._source.kind(name) == "Q8_0"
 
     def _norm(self, name: str) -> str:
         return self._parts.constant(name, self._weights.vector(f"{name}.weight"))
@@ -186,12 +222,28 @@ class Graph:
         )
         return outputs[-1], outputs[0]
 
+    def _adapted(self, x: str, layer: int, of: str, tensors: Sequence[str], *, accurate: bool = False) -> str:
+        """A linear layer, and what the adapters of its rows add."""
+        name = f"{layer}.{of}"
+        if not self._form.adapters:
+            return self._linear(x, name, tensors, accurate=accurate)
+        parts, lora = self._parts, place(layer, of)
+        rows = sum(self._source.shape(tensor)[0] for tensor in tensors)
+        columns, rank = self._source.shape(tensors[0])[1], f"{lora}.rank"
+        a = parts.given(f"{lora}.a", np.zeros((1, columns, 0), np.float32), ["L", columns, rank])
+        b = parts.given(f"{lora}.b", np.zeros((1, 0, rows), np.float32), ["L", rank, rows])
+        base = self._linear(x, f"{name}.base", tensors, accurate=accurate)
+        parts.add("MatMul", [x, a], [f"{name}.low"])
+        parts.add("MatMul", [f"{name}.low", b], [f"{name}.change"])
+        return parts.add("Add", [base, f"{name}.change"], [name])
+
     def _linear(self, x: str, name: str, tensors: Sequence[str], *, accurate: bool = False) -> str:
         """x times the matrices side by side, and their biases. accurate: in float32 whatever was asked for."""
         parts, bias = self._parts, self._weights.bias(tensors)
         to = name if bias is None else f"{name}.unbiased"
-        if self._int4:
-            self._quantised(x, to, self._weights.blocks(tensors), 1 if accurate else self._accuracy)
+        if self._form.bits is not None:
+            blocks = self._weights.blocks(tensors, self._form.bits)
+            self._quantised(x, to, blocks, 1 if accurate else self._form.accuracy)
         else:
             parts.add("MatMul", [x, parts.constant(f"{name}.weight", self._weights.stacked(tensors))], [to])
         if bias is not None:
@@ -243,11 +295,11 @@ class Graph:
         return self._sums[x]
 
 
-def checked(shape: Shape, *, int4: bool) -> None:
+def checked(shape: Shape, form: Form) -> None:
     """Raises ConversionError for sizes that the operators don't take."""
     if shape.head_dim % 8 or shape.heads % shape.kv_heads:
         raise ConversionError(
             f"{shape.heads} heads of {shape.head_dim} over {shape.kv_heads}: not what attention takes"
         )
-    if int4 and shape.width % BLOCK:
-        raise ConversionError(f"int4 needs a width that {BLOCK} divides; it is {shape.width}")
+    if form.bits and shape.width % BLOCK:
+        raise ConversionError(f"{form.weights} needs a width that {BLOCK} divides; it is {shape.width}")

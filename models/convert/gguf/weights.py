@@ -28,12 +28,12 @@ class Blocks:
     """(rows, blocks), where the type has a minimum; the middle is 2 ** (bits - 1)."""
 
     @classmethod
-    def of(cls, source: Source, tensor: str) -> Self:
-        """Blocks of Q4_0, Q4_1 and Q8_0 are taken as they are; other types are rounded to 4 bits, with a minimum, as
-        Q4_1 is."""
+    def of(cls, source: Source, tensor: str, bits: int = 4) -> Self:
+        """Blocks of Q4_0, Q4_1 and Q8_0 are taken as they are; other types are rounded, as rounded() does. bits: of
+        those."""
         kind = source.kind(tensor)
         if kind not in {"Q4_0", "Q4_1", "Q8_0"}:
-            return cls.rounded(source.dense(tensor))
+            return cls.rounded(source.dense(tensor), bits)
         rows, columns = source.shape(tensor)
         raw = source.raw(tensor).reshape(rows, columns // BLOCK, -1)
         scales = _half(raw[..., :2])
@@ -44,10 +44,15 @@ class Blocks:
         return cls(4, codes, scales, _half(raw[..., 2:4]) + 8 * scales if kind == "Q4_1" else None)
 
     @classmethod
-    def rounded(cls, values: Floats) -> Self:
-        """To 4 bits between each block's smallest and largest value."""
+    def rounded(cls, values: Floats, bits: int = 4) -> Self:
+        """To 4 bits between each block's smallest and largest value, as Q4_1 is; to 8 bits on both sides of 0, as Q8_0
+        is."""
         rows, columns = values.shape
         cut = values.reshape(rows, columns // BLOCK, BLOCK)
+        if bits == 8:
+            scales = (np.abs(cut).max(axis=-1) / 127).astype(np.float32)
+            steps = np.where(scales == 0, 1, scales)[..., None]
+            return cls(8, (np.rint(cut / steps) + 128).astype(np.uint8), scales, None)
         low, high = cut.min(axis=-1), cut.max(axis=-1)
         scales = ((high - low) / 15).astype(np.float32)
         steps = np.where(scales == 0, 1, scales)[..., None]
@@ -87,11 +92,12 @@ class Weights:
         rows: Floats = np.concatenate([self._halves(name, self._source.dense(name)) for name in tensors])
         return rows.T
 
-    def blocks(self, tensors: Sequence[str]) -> Blocks:
-        """The rows of several matrices under each other; rounded anew where their types differ."""
-        parts = [Blocks.of(self._source, name) for name in tensors]
+    def blocks(self, tensors: Sequence[str], bits: int) -> Blocks:
+        """The rows of several matrices under each other; rounded anew where their types differ. bits: of what is
+        rounded."""
+        parts = [Blocks.of(self._source, name, bits) for name in tensors]
         if not all(parts[0].same_form(part) for part in parts):
-            parts = [Blocks.rounded(part.values) for part in parts]
+            parts = [Blocks.rounded(part.values, bits) for part in parts]
         codes, scales, offsets = (
             None
             if getattr(parts[0], name) is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,13 +12,19 @@ import msgspec
 import pytest
 
 from agents.chat import chat
-from core.messages import Generation, Said
+from core.messages import Generation, Reply, Said
 from core.topics import MESSAGES, REPLIES
 from engine.testing import in_memory
+from models.convert import lora
+from models.folder import ModelFolder
 from tables.answers import answers
 from tables.contexts import contexts
 from tests import babbler, talks
+from tests.gguf import Form
+from tests.peft import Peft
 from tests.unit.chat.conftest import Talk
+
+Asking = Callable[..., Awaitable[Reply]]
 
 
 @pytest.fixture(scope="module")
@@ -25,6 +33,20 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("store")
     babbler.publish(folder, "1")
     babbler.publish(folder, "2", seed=2)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def adapted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With a model that takes adapters, three of these, and another model."""
+    folder = tmp_path_factory.mktemp("adapted")
+    base = ModelFolder.open(babbler.publish(folder, adapters=True), babbler.NAME, "1")
+    babbler.publish(folder, seed=3, name="other", adapters=True)
+    form = Form(kv_heads=babbler.KV_HEADS)
+    for name, version, seed in (("polite", "1", 1), ("polite", "2", 2), ("curt", "1", 5)):
+        peft = Peft(form, seed).write(folder / "peft" / name / version)
+        lora.convert(peft, base, folder, name=name, version=version)
+    shutil.rmtree(folder / "peft")
     return folder
 
 
@@ -104,6 +126,45 @@ async def test_a_swap_in_the_middle_of_a_talk_serves_nothing_of_the_old_version(
             "ben", "hello again", options=Generation(max_tokens=20), history=msgspec.convert(history, list[Said])
         )
     assert alone.text == second.text, "the new version was told all that had been said"
+
+
+async def test_a_session_changes_its_adapter_and_nobody_elses(adapted: Path) -> None:
+    async with in_memory([chat], [contexts, answers], model_store=str(adapted), chat_threads=1) as trial:
+        for name in (babbler.NAME, "polite", "curt"):
+            await trial.deploy(name, "1")
+        talk = Talk(trial)
+        asked = partial(talk.ask, options=Generation(max_tokens=20))
+        plain = await asked("ann", "hello")
+        reply, cached = await heard(asked, "ann", "again", "polite")
+        assert (bool(reply), cached) == (True, 0), "what the plain model computed is none of the adapter's"
+        assert (await heard(asked, "ann", "and again", "polite"))[1] > 0
+        polite = await asked("ben", "hello", adapter="polite")
+        curt = await asked("cid", "hello", adapter="curt")
+        assert len({plain.text, polite.text, curt.text}) == 3
+        assert [one.adapter for one in (plain, polite, curt)] == [None, "polite@1", "curt@1"]
+        await trial.deploy("polite", "2")
+        assert (await heard(asked, "ann", "once more", "polite"))[1] == 0, "nor what another version of it did"
+
+
+async def test_an_adapter_that_is_not_there_or_another_models_is_refused_with_a_reason(adapted: Path) -> None:
+    async with in_memory([chat], [contexts, answers], model_store=str(adapted), chat_threads=1) as trial:
+        for name in (babbler.NAME, "polite", "other"):
+            await trial.deploy(name, "1")
+        talk = Talk(trial)
+        missing = await talk.ask("ann", "hello", model=babbler.NAME, adapter="rude")
+        assert (missing.finish, missing.error) == ("refused", "AdapterError")
+        assert "rude" in (missing.why or "")
+        anothers = await talk.ask("ann", "hello", adapter="polite", model="other")
+        assert (anothers.finish, anothers.error) == ("refused", "AdapterError")
+        assert f"made for {babbler.NAME}@1" in (anothers.why or "")
+        assert (await talk.ask("ann", "hello", model=babbler.NAME, adapter="polite")).finish in {"stop", "length"}
+
+
+async def heard(asked: Asking, session: str, text: str, adapter: str) -> tuple[str, int]:
+    """What is replied, and how many tokens of the prompt weren't computed."""
+    reply = await asked(session, text, adapter=adapter)
+    assert reply.usage is not None
+    return reply.text, reply.usage.cached_tokens
 
 
 async def test_a_hostile_text_is_text_for_a_real_tokenizer(store: Path) -> None:
