@@ -1,4 +1,5 @@
-"""GGUF files of the Llama, SmolLM2 and Qwen2 families become decoder folders, without torch.
+"""GGUF files, and folders with safetensors, of the Llama, SmolLM2 and Qwen2 families become decoder folders, without
+torch.
 
 Needs the extra `convert`; no worker imports it.
 """

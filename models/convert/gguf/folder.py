@@ -1,4 +1,4 @@
-"""From a GGUF file to a folder that a store takes, with golden replies of the model's own."""
+"""From a GGUF file or a folder with safetensors to one that a store takes, with golden replies of the model's own."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any, Final, Literal
 from pydantic import ValidationError
 
 from core.errors import ConversionError, ManifestError
+from models.convert.gguf.file import GgufFile
 from models.convert.gguf.form import Form, Weights
 from models.convert.gguf.graph import Graph, checked
 from models.convert.gguf.source import Shape, Source
-from models.convert.gguf.tokens import end_tokens, tokenizer_of
 from models.decoder.message import Message
 from models.decoder.network import Network, Slab
 from models.decoder.proving import greedy
@@ -49,7 +49,7 @@ def convert(
     embeds: bool = False,
     hidden: bool = False,
 ) -> ModelFolder:
-    """Makes the folder out/NAME/VERSION of a GGUF file.
+    """Makes the folder out/NAME/VERSION of a GGUF file, or of a folder with config.json, safetensors, tokenizer.json.
 
     weights: fp32 computes with every weight in float32; fp16, meant for GPUs, with all of them, keys and values in
     float16; int4 and int8 with the linear layers in blocks of 4 or 8 bits, taken as they are from Q4_0, Q4_1 and Q8_0,
@@ -61,7 +61,7 @@ def convert(
     target = out / name / version
     if target.exists():
         raise ConversionError(f"{target} is there already; a version never changes")
-    source = Source(path)
+    source = _opened(path)
     shape = Shape.of(source)
     form = Form(weights, accuracy, adapters, embeds, hidden)
     checked(shape, form)
@@ -72,7 +72,7 @@ def convert(
     part = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{version}."))
     try:
         _write_graph(Graph(source, shape, form), part)
-        tokenizer_of(source).save(str(part / TOKENIZER))
+        source.tokenizer().save(str(part / TOKENIZER))
         (part / TEMPLATE).write_text(str(chat), encoding="utf-8")
         language = _language(source, shape, form)
         made_by = f"{path.name} ({source.title}), converted to {weights}"
@@ -88,6 +88,14 @@ def convert(
         raise ConversionError(f"{path.name} can't be converted: {error}") from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
+
+
+def _opened(path: Path) -> Source:
+    if path.is_dir():
+        from models.convert.safetensors import Checkpoint
+
+        return Checkpoint(path)
+    return GgufFile(path)
 
 
 def _write_graph(graph: Graph, part: Path) -> None:
@@ -109,6 +117,7 @@ def _language(source: Source, shape: Shape, form: Form) -> Language:
         "top_p": source.get("general.sampling.top_p"),
         "top_k": source.get("general.sampling.top_k"),
         "min_p": source.get("general.sampling.min_p"),
+        "repetition_penalty": source.get("general.sampling.penalty_repeat"),
     }
     begin = source.get("tokenizer.ggml.bos_token_id")
     return Language(
@@ -122,7 +131,7 @@ def _language(source: Source, shape: Shape, form: Form) -> Language:
         adapters=form.adapters,
         embeds=form.embeds,
         hidden=form.hidden,
-        end_tokens=end_tokens(source),
+        end_tokens=source.end_tokens(),
         begin_token=None if begin is None else int(begin),
         begins=bool(source.get("tokenizer.ggml.add_bos_token", False)) and begin is not None,
         defaults=Defaults(**{key: value for key, value in sampling.items() if value is not None}),

@@ -297,7 +297,7 @@ class Graph:
 
 def checked(shape: Shape, form: Form) -> None:
     """Raises ConversionError for sizes that the operators don't take."""
-    if shape.head_dim % 8 or shape.heads % shape.kv_heads:
+    if shape.head_dim % 16 or shape.heads % shape.kv_heads:
         raise ConversionError(
             f"{shape.heads} heads of {shape.head_dim} over {shape.kv_heads}: not what attention takes"
         )

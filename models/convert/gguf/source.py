@@ -1,7 +1,8 @@
-"""A GGUF file: what it says of its model, and its tensors."""
+"""What a decoder's graph is made of: what is said of the model, and its tensors, by the names that GGUF gives."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
@@ -14,46 +15,27 @@ from models.engine import Array
 
 Floats = NDArray[np.float32]
 
-FAMILIES: Final = {"llama": True, "qwen2": False}
-"""general.architecture -> whether q and k are laid out for rotations of neighbouring values (llama.cpp's
-LLAMA_ROPE_TYPE_NORM), and have to be brought back to halves."""
 LONGEST: Final = 32_768
 """Tokens of a context: the rotations of more would only make the file larger."""
 
 
-class Source:
-    """An open GGUF file."""
+class Source(ABC):
+    """A model that is to be converted."""
 
-    def __init__(self, path: Path) -> None:
-        """Raises ConversionError where it isn't one, or of a family that isn't known here."""
-        try:
-            from gguf import GGUFReader
-        except ImportError:
-            raise ConversionError(
-                f"{path.name} can't be converted: it needs the extra convert (gguf is missing)"
-            ) from None
-        self.path = path
-        try:
-            reader = GGUFReader(str(path))
-        except Exception as error:  # a plain ValueError, or whatever numpy says of a short file
-            raise ConversionError(f"{path.name} isn't a GGUF file that can be read: {error}") from error
-        self._fields = reader.fields
-        self._tensors = {tensor.name: tensor for tensor in reader.tensors}
-        self.family = str(self.get("general.architecture", ""))
-        if self.family not in FAMILIES:
-            raise ConversionError(
-                f"{path.name} is of the family {self.family or 'without a name'!r}; known are {', '.join(FAMILIES)}"
-            )
+    path: Path
+    family: str
+    """general.architecture."""
+    interleaved: bool
+    """Whether q and k are laid out for rotations of neighbouring values, and have to be brought to halves."""
 
     @property
+    @abstractmethod
     def title(self) -> str:
-        """What the file calls its model, on one line."""
-        return " ".join(str(self.get("general.name", self.path.stem)).split())
+        """What it calls itself, on one line."""
 
+    @abstractmethod
     def get(self, key: str, default: Any = None) -> Any:
         """A field's value."""
-        field = self._fields.get(key)
-        return default if field is None else field.contents()
 
     def of_family(self, key: str, default: Any = None) -> Any:
         """A field under the family's own name. Raises ConversionError where it is missing and there is no default."""
@@ -62,37 +44,33 @@ class Source:
             raise ConversionError(f"{self.path.name} doesn't say its {self.family}.{key}")
         return value
 
+    @abstractmethod
     def has(self, tensor: str) -> bool:
         """Whether there is such a tensor."""
-        return tensor in self._tensors
 
+    @abstractmethod
     def kind(self, tensor: str) -> str:
         """F32, Q4_1, ..."""
-        return str(self._tensor(tensor).tensor_type.name)
 
+    @abstractmethod
     def shape(self, tensor: str) -> tuple[int, ...]:
         """Outermost first, as numpy has it."""
-        return tuple(int(size) for size in reversed(self._tensor(tensor).shape))
 
+    @abstractmethod
     def raw(self, tensor: str) -> Array:
-        """The bytes of its blocks, one row of the matrix a row."""
-        return np.asarray(self._tensor(tensor).data)
+        """As it is stored, one row of the matrix a row; of quantised ones the bytes of their blocks."""
 
+    @abstractmethod
     def dense(self, tensor: str) -> Floats:
-        """Its values. Raises ConversionError for a quantisation that the gguf package doesn't know."""
-        from gguf.quants import dequantize
+        """Its values. Raises ConversionError for a kind that isn't known."""
 
-        found = self._tensor(tensor)
-        try:
-            values = dequantize(found.data, found.tensor_type)
-        except NotImplementedError as error:
-            raise ConversionError(f"{self.path.name}: {tensor} is {self.kind(tensor)}, which isn't known") from error
-        return np.asarray(values).reshape(self.shape(tensor)).astype(np.float32)
+    @abstractmethod
+    def tokenizer(self) -> Any:
+        """A tokenizers.Tokenizer. Raises ConversionError for kinds that aren't known."""
 
-    def _tensor(self, name: str) -> Any:
-        if name not in self._tensors:
-            raise ConversionError(f"{self.path.name} has no tensor {name}")
-        return self._tensors[name]
+    @abstractmethod
+    def end_tokens(self) -> tuple[int, ...]:
+        """Every token that ends a reply. Raises ConversionError where there is none."""
 
 
 @dataclass(frozen=True, slots=True)

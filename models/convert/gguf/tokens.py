@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, Final
 
 from core.errors import ConversionError
@@ -76,8 +75,3 @@ def _texts(source: Source) -> list[str]:
     if not texts:
         raise ConversionError(f"{source.path.name} has no tokenizer")
     return list(texts)
-
-
-def write_tokenizer(source: Source, path: Path) -> None:
-    """Raises as tokenizer_of does."""
-    tokenizer_of(source).save(str(path))

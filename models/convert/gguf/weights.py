@@ -1,4 +1,4 @@
-"""Matrices of a GGUF file as the graph's operators take them: whole, or in blocks of few bits."""
+"""Matrices of a model as the graph's operators take them: whole, or in blocks of few bits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Self
 
 import numpy as np
 
-from models.convert.gguf.source import FAMILIES, Floats, Shape, Source
+from models.convert.gguf.source import Floats, Shape, Source
 from models.engine import Array
 
 BLOCK = 32
@@ -126,7 +126,7 @@ class Weights:
     def _halves(self, tensor: str, rows: Array) -> Array:
         """Rows of q and k that alternate between the halves of a head are put into order."""
         heads = self._shape.heads if ".attn_q." in tensor else self._shape.kv_heads if ".attn_k." in tensor else 0
-        if not heads or not FAMILIES[self._source.family]:
+        if not heads or not self._source.interleaved:
             return rows
         apart = rows.reshape(heads, self._shape.head_dim // 2, 2, *rows.shape[1:])
         return apart.swapaxes(1, 2).reshape(rows.shape)
