@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import msgspec
 
-from agents.prompts import Chosen, Draft, Prompt, Prompts
+from agents.prompts import Chosen, Draft, Material, Prompt, Prompts
 from core.errors import NoModelError, TaskError, UnknownModelError
 from core.messages import Generation, Message
 from core.settings import Settings
@@ -55,12 +55,12 @@ class Speaker:
         given.setdefault("seed", int.from_bytes(hashlib.sha256(source.encode()).digest()[:7]))
         return msgspec.structs.replace(self.decoder.defaults, **given)
 
-    async def draft(self, message: Message, found: Context | None, reserve: int) -> Draft:
+    async def draft(self, message: Message, found: Context | None, reserve: int, material: Material) -> Draft:
         """As Prompts.draft."""
         size = len(message.text) + sum(len(said.text) for said in message.history or ())
         if size > LONG:
-            return await asyncio.to_thread(self.prompts.draft, message, found, reserve)
-        return self.prompts.draft(message, found, reserve)
+            return await asyncio.to_thread(self.prompts.draft, message, found, reserve, material)
+        return self.prompts.draft(message, found, reserve, material)
 
     async def prompt(self, draft: Draft, chosen: Chosen) -> Prompt:
         """As Prompts.prompt."""
@@ -101,6 +101,13 @@ class Speakers:
                 await asyncio.wait_for(self._news.wait(), min(LOOK_S, left))
             if s.stale:
                 raise TaskError(f"partition {s.partition} has moved on")
+
+    def now(self, name: str | None) -> Speaker | None:
+        """As wait(), of those that are live at the moment."""
+        try:
+            return self._speaker(name)
+        except (NoModelError, UnknownModelError):
+            return None
 
     def _speaker(self, name: str | None) -> Speaker:
         wanted = name or self._settings.default_chat_model or self._only()
