@@ -54,9 +54,9 @@ def _names(value: object) -> object:
     return tuple(filter(None, map(str.strip, value.split(",")))) if isinstance(value, str) else value
 
 
-def _with_names(text: str) -> str:
+def _with_names(text: str | None) -> str | None:
     """Checks names in braces where pydantic adds the variable to a ValueError."""
-    names_in(text)
+    names_in(text or "")
     return text
 
 
