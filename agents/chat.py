@@ -7,31 +7,43 @@ import logging
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from agents.prompts import PINNED, Draft
+from agents.grounding import AWAY, UNKNOWN, Ground
+from agents.prompts import ALONE, PINNED, Chosen, Draft, Material, Prompt
+from agents.sources import Inquiry, Sources
 from agents.speakers import Speaker, Speakers
 from agents.summaries import Summarizer
 from agents.windows import Windows
 from agents.writing import Writing
 from core.clock import latest_ms
-from core.errors import FatalError, HomunculusError, NoModelError, OverloadedError, TaskError, TimeError
+from core.errors import (
+    ContextTooLongError,
+    FatalError,
+    HomunculusError,
+    KnowledgeAwayError,
+    NoModelError,
+    OverloadedError,
+    TaskError,
+    TimeError,
+)
 from core.messages import Finish, Message, Reply, Usage
 from core.topics import MESSAGES, REPLIES
 from engine.agent import Stream, agent
 from engine.batch import Slice, current_slice
 from engine.engine import Engine
-from engine.gate import facts_of_message
 from engine.task import PartitionTask
 from models.decoder.generation import Generation
 from models.decoder.turn import Finish as Ended
 from models.decoder.turn import Sampling, Turn
 from models.decoder.wording import Tokens
-from tables.answers import answers
-from tables.contexts import contexts
+from models.knowledge.quoting import cited
+from tables.answers import Answer, answers
+from tables.contexts import contexts, unpacked
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +101,7 @@ class Chat:
         self.settings = engine.settings
         self._speakers = Speakers(engine)
         self._windows = Windows(engine.models, engine.settings)
+        self._sources = Sources(engine)
         self._rooms: dict[int, _Room] = {}
 
     def overtakes(self, s: Slice[Message]) -> bool:
@@ -136,6 +149,8 @@ class Chat:
     async def _in_turn(self, s: Slice[Message], room: _Room, message: Message, mistake: tuple[str, str] | None) -> None:
         """mistake: why it isn't answered, as the class of an error and in words."""
         known = answers.get(answers.place(message.session, message.id))
+        if known is not None and known.tenant != message.tenant:
+            known = None  # whose it is nobody else is told
         if known is not None and known.source != str(s.source(0)):
             if known.reply is not None and known.reply.finish in WHOLE:
                 # The same message once more: it gets the reply that it has got.
@@ -153,19 +168,19 @@ class Chat:
                 await writing.end("cancelled", text="", source="rule", why="it was cancelled before its turn came")
             elif mistake is not None:
                 await writing.end("refused", text="", source="rule", error=mistake[0], why=mistake[1])
-            elif not await self._stopped(writing):
-                await self._try(writing, room)
+            else:
+                inquiry = Inquiry(contexts.alive(message.session, message.ts, message.tenant))
+                if not await self._stopped(writing, inquiry):
+                    await self._try(writing, room, inquiry)
 
-    async def _stopped(self, writing: Writing) -> bool:
+    async def _stopped(self, writing: Writing, inquiry: Inquiry) -> bool:
         """Whether a rule answers in the model's place. What it says isn't part of the talk."""
         gate, message = self._engine.gate, writing.message
         await gate.ready.wait()
+        await self._sources.tell(inquiry, message)
         if writing.answer.tokens or not gate.applies(MESSAGES.name):
             return False
-        found = contexts.alive(message.session, message.ts)
-        began = next((turn.ts for turn in found.turns if turn.ts), None) if found else None
-        facts = facts_of_message(message, began, len(found.turns) + found.dropped if found else 0)
-        judgement = await gate.judge(MESSAGES.name, facts)
+        judgement = await gate.judge(MESSAGES.name, inquiry.told)
         if judgement is None:
             return False
         writing.message = replace(message, **judgement.changes)
@@ -175,13 +190,15 @@ class Chat:
         await writing.end("stop", text=judgement.reply, source="rule", why=why)
         return True
 
-    async def _try(self, writing: Writing, room: _Room) -> None:
+    async def _try(self, writing: Writing, room: _Room, inquiry: Inquiry) -> None:
         try:
-            await self._make(writing, room)
+            await self._make(writing, room, inquiry)
         except (TaskError, FatalError):
             raise
         except NoModelError as error:
             await writing.end("timeout", text="", source="rule", error=type(error).__name__, why=str(error))
+        except KnowledgeAwayError as error:
+            await writing.end("stop", text=AWAY, source="rule", why=str(error), stale=True)
         except HomunculusError as error:
             log.warning("%s is not answered: %s", writing.source, error)
             await _refuse(writing, type(error).__name__, str(error))
@@ -200,25 +217,38 @@ class Chat:
             return "MessageError", "the message has no text"
         return None
 
-    async def _make(self, writing: Writing, room: _Room) -> None:
-        s, message = writing.s, writing.message
+    async def _make(self, writing: Writing, room: _Room, inquiry: Inquiry) -> None:
+        s, message, sources = writing.s, writing.message, self._sources
         began = time.monotonic()
         seconds = min(self.settings.chat_seconds, message.seconds or self.settings.chat_seconds)
-        speaker = await self._speakers.wait(message.model, s, began + seconds, message.adapter)
+        until = began + seconds
+        await sources.begin(inquiry, message, s, until)
+        if sources.quotes(inquiry, message) and not writing.answer.tokens:
+            await self._quote(writing, room, inquiry, until)
+            return
+        speaker = await self._speakers.wait(message.model, s, until, message.adapter)
         with speaker:
             sampling = speaker.sampling(message, writing.source)
-            draft = await speaker.draft(message, contexts.alive(message.session, message.ts), sampling.max_tokens)
-            work = _Work(self, speaker, s, room, message, began + seconds)
-            summarizer = Summarizer(speaker.prompts, sampling, work.whole, work.keep)
-            draft, chosen = await self._windows.choose(draft, summarizer)
-            prompt = await speaker.prompt(draft, chosen)
-            model = speaker.model
+            work = _Work(self, speaker, s, room, message, until)
+            identity, resumed = speaker.identity, bool(writing.answer.tokens)
+            key = None if resumed else sources.key(inquiry, message, sampling, identity)
+            if (known := await sources.again(key, message.tenant)) is not None:
+                asked = await self._asked(work, inquiry, sampling, ALONE)
+                await self._repeat(writing, asked, *known, began)
+                return
+            ground = await sources.ground(inquiry, message)
+            if ground is not None and not ground.found and not resumed:
+                await _unknown(writing, ground)
+                return
+            material = Material(None if ground is None else ground.found, inquiry.facts)
+            asked = await self._asked(work, inquiry, sampling, material)
+            prompt, model = asked.prompt, speaker.model
             if message.role in PINNED or message.role == "assistant":  # to be remembered; nobody asks for an answer
                 await writing.end("stop", text="", source="rule", model=model, context=prompt.context)
                 return
             given = speaker.given(writing.answer)
-            before = time.monotonic() - began
-            async with work.under_way(prompt.tokens, sampling, given, shifts=chosen.window == "sinks") as generation:
+            before, shifts = time.monotonic() - began, asked.chosen.window == "sinks"
+            async with work.under_way(prompt.tokens, sampling, given, shifts=shifts) as generation:
                 await writing.follow(generation, speaker.decoder)
             if s.stale:
                 raise TaskError(f"partition {s.partition} has moved on")
@@ -234,9 +264,9 @@ class Chat:
                 total_ms=round(1e3 * (time.monotonic() - began), 1),
                 resumed_tokens=len(given),
                 dropped_turns=prompt.untold,
-                window=chosen.window,
-                fallback=chosen.fallback,
-                summary_tokens=summarizer.made,
+                window=asked.chosen.window,
+                fallback=asked.chosen.fallback,
+                summary_tokens=asked.summary,
                 approximate_tokens=told.shifted,
             )
             said = speaker.prompts.wording.replied(text, generation.tokens) if text else None
@@ -245,9 +275,70 @@ class Chat:
                 why = f"it would be longer than {told.new} tokens"
             elif finish == "timeout":
                 why = f"{seconds:g} s are over"
-            context = prompt.answered(said) if said is not None or finish in WHOLE else None
-            adapter = speaker.adapter.manifest.identity if speaker.adapter is not None else None
-            await writing.end(finish, text=text, why=why, model=model, adapter=adapter, usage=usage, context=context)
+            there = await sources.there(ground, prompt.citations)
+            whole = finish in WHOLE and len(there) == len(prompt.citations)
+            await writing.end(
+                finish,
+                text=text,
+                why=why,
+                model=model,
+                adapter=speaker.adapter.manifest.identity if speaker.adapter is not None else None,
+                usage=usage,
+                context=prompt.answered(said) if said is not None or finish in WHOLE else None,
+                citations=cited(text, there),
+                stale=ground is not None and ground.stale,
+                key=sources.key(inquiry, message, sampling, identity, ground) if whole and not resumed else None,
+            )
+
+    async def _asked(self, work: _Work, inquiry: Inquiry, sampling: Sampling, material: Material) -> _Asked:
+        """The prompt for a message, once its window has chosen."""
+        speaker, message = work.speaker, work.message
+        draft = await speaker.draft(message, inquiry.found, sampling.max_tokens, material)
+        summarizer = Summarizer(speaker.prompts, sampling, work.whole, work.keep)
+        draft, chosen = await self._windows.choose(draft, summarizer)
+        return _Asked(speaker, await speaker.prompt(draft, chosen), chosen, summarizer.made)
+
+    async def _repeat(self, writing: Writing, asked: _Asked, answer: Answer, reply: Reply, began: float) -> None:
+        """An answer that was given for the same reasons before."""
+        said = asked.speaker.prompts.wording.replied(reply.text, unpacked(answer.tokens)) if reply.text else None
+        await writing.end(
+            reply.finish or "stop",
+            text=reply.text,
+            source="cache",
+            why=reply.why,
+            model=asked.speaker.model,
+            adapter=reply.adapter,
+            usage=Usage(total_ms=round(1e3 * (time.monotonic() - began), 1)),
+            context=asked.prompt.answered(said),
+            citations=reply.citations,
+            stale=reply.stale,
+        )
+
+    async def _quote(self, writing: Writing, room: _Room, inquiry: Inquiry, until: float) -> None:
+        """A document's own words are the answer. They are part of the talk where there is a model to talk with."""
+        message = writing.message
+        ground = await self._sources.ground(inquiry, message)
+        assert ground is not None
+        if not ground.found:
+            await _unknown(writing, ground)
+            return
+        began = time.monotonic()
+        quote = await self._sources.quote(inquiry, ground)
+        context = None
+        if (speaker := self._speakers.now(message.model, message.adapter)) is not None:
+            with speaker, suppress(ContextTooLongError):
+                work = _Work(self, speaker, writing.s, room, message, until)
+                sampling = speaker.sampling(message, writing.source)
+                asked = await self._asked(work, inquiry, sampling, ALONE)
+                context = asked.prompt.answered(speaker.prompts.wording.replied(quote.text, ()))
+        there = await self._sources.there(ground, quote.citations)
+        if not there:  # deleted in between
+            await _unknown(writing, ground)
+            return
+        usage = Usage(total_ms=round(1e3 * (time.monotonic() - began), 1))
+        await writing.end(
+            "stop", text=quote.text, source="passage", usage=usage, context=context, citations=there, stale=ground.stale
+        )
 
     def _stop(self, s: Slice[Message], room: _Room, message: Message) -> None:
         """Stops a reply, or keeps it from being begun; the wish itself is answered once what was before it is."""
@@ -292,8 +383,23 @@ def _unanswered(s: Slice[Message]) -> list[Message]:
     return [event for other in others for event in other.events]
 
 
+async def _unknown(writing: Writing, ground: Ground) -> None:
+    """Nothing that is known has to do with it: that is said in place of a guess, and isn't part of the talk."""
+    await writing.end("stop", text=UNKNOWN, source="rule", why="no passage answers it", stale=ground.stale)
+
+
 async def _refuse(writing: Writing, error: str, why: str) -> None:
     await writing.end("refused", text=writing.answer.text, source="rule", error=error, why=why)
+
+
+class _Asked(NamedTuple):
+    """A message as it is put to a model."""
+
+    speaker: Speaker
+    prompt: Prompt
+    chosen: Chosen
+    summary: int
+    """Tokens of a summary that was made for it."""
 
 
 class _Work:
@@ -302,7 +408,8 @@ class _Work:
     def __init__(self, chat: Chat, speaker: Speaker, s: Slice[Message], room: _Room, message: Message, until: float):
         """until: monotonic."""
         self._exact = chat.settings.chat_exact
-        self._speaker, self._s, self._room, self._message, self._until = speaker, s, room, message, until
+        self.speaker, self.message = speaker, message
+        self._s, self._room, self._until = s, room, until
         self._place = (message.session, message.id)
 
     @asynccontextmanager
@@ -311,7 +418,7 @@ class _Work:
     ) -> AsyncIterator[Generation]:
         """The reply to tokens, which ends with the block. share: of the time that is left. Raises OverloadedError where
         the queue stays full."""
-        room, message = self._room, self._message
+        room, message = self._room, self.message
         turn = Turn(
             session=message.session,
             tokens=tokens,
@@ -319,11 +426,11 @@ class _Work:
             given=given,
             priority=message.priority,
             within_s=share * (self._until - time.monotonic()),
-            adapter=self._speaker.adapter,
+            adapter=self.speaker.adapter,
             exact=self._exact,
             shifts=shifts,
         )
-        generation = await _submit(self._speaker, turn, self._until, self._s)
+        generation = await _submit(self.speaker, turn, self._until, self._s)
         room.made[self._place] = generation
         if self._place in room.unwanted:
             generation.cancel()
@@ -351,7 +458,7 @@ class _Work:
     def keep(self, draft: Draft) -> None:
         """The session's context is this from now on, whatever becomes of the message."""
         with self._s.ahead():
-            contexts[self._message.session] = draft.context
+            contexts[self.message.session] = draft.context
 
 
 async def _submit(speaker: Speaker, turn: Turn, until: float, s: Slice[Message]) -> Generation:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import Final, NamedTuple
 
 import msgspec
 
-from core.errors import ContextTooLongError
-from core.messages import Message, Said, Speaker, Window
+from core.errors import ContextTooLongError, TemplateError
+from core.messages import Citation, Message, Said, Speaker, Window
 from core.settings import Settings
 from models.decoder.decoder import Decoder
+from models.decoder.room import divided
 from models.decoder.wording import Tokens, Wording, Written
+from models.knowledge.query import Found
+from models.knowledge.quoting import INSTRUCTIONS, Quoted, put, quoted
 from models.language import TEMPLATE
 from models.windows.fixed import FIXED
 from models.windows.sinks import SINKS
@@ -20,6 +24,19 @@ from models.windows.turn import tokens
 from tables.contexts import Context, Turn, Utterance, packed, unpacked
 
 PINNED: tuple[Speaker, ...] = ("system", "developer")
+
+
+class Material(NamedTuple):
+    """What the model is told beside what was said. It is in the prompt of one message alone: the session's context has
+    what was said, so former turns' passages neither fill the window nor outlive their documents."""
+
+    passages: Sequence[Found] | None = None
+    """What answers the message, the best first; None: it isn't answered from what is known."""
+    facts: str | None = None
+
+
+ALONE: Final = Material()
+NOTHING: Final = Quoted("", [], 0)
 
 
 class Draft(NamedTuple):
@@ -34,6 +51,9 @@ class Draft(NamedTuple):
     """Tokens that those turns may have in the prompt."""
     window: Window
     """What is to choose."""
+    material: Material = ALONE
+    quoted: Quoted = NOTHING
+    """As much of its passages as there is room for."""
 
 
 class Chosen(NamedTuple):
@@ -57,6 +77,8 @@ class Prompt(NamedTuple):
     """With the new turn, whose reply is still to come."""
     untold: int
     """Turns of the session that aren't in it, or in a summary alone."""
+    citations: Sequence[Citation] = ()
+    """The passages that are in it."""
 
     def answered(self, reply: Written | None) -> Context:
         """The context with the reply; without one nothing was said."""
@@ -79,7 +101,7 @@ class Prompts:
         self.tokenizer = f"{decoder.tokenizer_sha256}/{decoder.manifest.files[TEMPLATE]}"
         """What makes the tokens: tokenizer and template."""
 
-    def draft(self, message: Message, found: Context | None, reserve: int) -> Draft:
+    def draft(self, message: Message, found: Context | None, reserve: int, material: Material = ALONE) -> Draft:
         """found: what the session holds. reserve: tokens of the window that the reply may want.
 
         Raises ContextTooLongError where the message, or what is pinned, leaves no room for the rest, and TemplateError.
@@ -99,31 +121,79 @@ class Prompts:
             window_tokens=wanted,
             sinks=found.sinks if found and dropped and found.tokenizer == self.tokenizer else b"",
             embedder=found.embedder if found else "",
+            tenant=message.tenant,
         )
         window = window or settings.chat_window
         wanted = wanted or settings.chat_window_tokens or (FIXED if window == "fixed" else None)
         limit = self.decoder.window - min(reserve, self.decoder.window // 2)
         limit = limit if wanted is None else min(limit, wanted)
-        room = limit - self.frame - asked.count
+        room = limit - self.frame - asked.count - self._beside(material)
         stuck = tokens(turn for turn in before if turn.pinned)
         if room < stuck:
             what = f"the message has {asked.count} tokens" + (f" and what is pinned {stuck}" if stuck else "")
             raise ContextTooLongError(f"{what}; there is room for {limit} with the marks around them")
-        return Draft(message, asked, context, room, window)
+        passages = self._quoted(material.passages or (), room, tokens(before), stuck)
+        return Draft(message, asked, context, room - passages.tokens, window, material, passages)
 
     def prompt(self, draft: Draft, chosen: Chosen) -> Prompt:
-        """Raises TemplateError."""
+        """Instructions come first, then what was said, then passages, facts and the question: what is in front of the
+        passages is the same from turn to turn, and computed once. Raises TemplateError."""
         message, before = draft.message, draft.context
         turn = Turn(message.id, message.ts, [draft.asked], message.pinned or message.role in PINNED)
         dropped = before.dropped + len(before.turns) - len(chosen.held)
         context = msgspec.structs.replace(before, turns=[*chosen.held, turn], dropped=dropped)
-        told = self.tokens(*chosen.turns, turn)
+        told = self._told(draft, [*chosen.turns, turn])
         if chosen.window == "sinks" and dropped:
-            context.sinks = before.sinks or packed(self.tokens(*before.turns, turn)[:SINKS])
+            context.sinks = before.sinks or packed(self._told(draft, [*before.turns, turn])[:SINKS])
             sinks = tuple(unpacked(context.sinks))
             if told[:SINKS] != sinks:
                 told = sinks + told[min(SINKS, len(self.wording.opening)) :]
-        return Prompt(told, context, dropped + len(chosen.held) - len(chosen.turns))
+        untold = dropped + len(chosen.held) - len(chosen.turns)
+        return Prompt(told, context, untold, draft.quoted.citations)
+
+    def _told(self, draft: Draft, turns: Sequence[Turn]) -> Tokens:
+        """Turns with what is told beside them, and the beginning of a reply."""
+        said = [_written(one) for turn in turns for one in turn.said]
+        passages, facts = draft.quoted.text, draft.material.facts
+        if passages or facts:
+            said[-1] = self.wording.said(said[-1].role, put(passages, facts, draft.message.text), first=len(said) == 1)
+        if draft.material.passages is not None:
+            said = self._instructed(said)
+        return self.wording.prompt(said)
+
+    def _instructed(self, said: list[Written]) -> list[Written]:
+        """With the instructions in front, behind those that the conversation begins with itself."""
+        first = said[0]
+        own = first.role == "system"
+        text = f"{first.text}\n\n{INSTRUCTIONS}" if own else INSTRUCTIONS
+        try:
+            return [self.wording.said("system", text, first=True), *said[own:]]
+        except TemplateError:  # a template that knows no such role: they stand in front of the passages then
+            return [*said[:-1], self.wording.said(said[-1].role, f"{INSTRUCTIONS}\n\n{said[-1].text}")]
+
+    def _quoted(self, found: Sequence[Found], room: int, turns: int, stuck: int) -> Quoted:
+        """Passages in their share of the room. turns, stuck: tokens of those before, and of the pinned ones."""
+
+        def count(text: str) -> int:
+            return len(self.decoder.encode(text))
+
+        whole = quoted(found, room, count) if found else NOTHING
+        given = divided(room, turns, whole.tokens, stuck).passages
+        return whole if given >= whole.tokens else quoted(found, given, count)
+
+    def _beside(self, material: Material) -> int:
+        """Tokens of instructions and facts, and of the words between them: they stay, whatever is cut."""
+        words = put("x" if material.passages else "", material.facts, "")
+        count = len(self.decoder.encode(words)) if words else 0
+        return count if material.passages is None else count + self._instructions
+
+    @cached_property
+    def _instructions(self) -> int:
+        """Tokens of them."""
+        try:
+            return len(self.wording.said("system", INSTRUCTIONS, first=True).tokens)
+        except TemplateError:
+            return len(self.decoder.encode(INSTRUCTIONS))
 
     @property
     def frame(self) -> int:

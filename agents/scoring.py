@@ -13,6 +13,7 @@ from agents.scores import Told
 from agents.shadows import Shadows
 from core.errors import HeldError, NoModelError, RecordError, UnknownModelError
 from core.events import Observation, Prediction
+from core.facts import told_of
 from core.topics import OBSERVATIONS, PREDICTIONS
 from engine.agent import Stream, agent
 from engine.batch import Batch, Slice
@@ -21,6 +22,7 @@ from engine.engine import Engine
 from engine.tracing import traced
 from models.live import LiveModels
 from models.routing import Routing
+from tables.latest import latest
 
 WAIT_S = 5.0
 """Seconds between looks at whether the batch that waits for a model still is ours."""
@@ -48,6 +50,7 @@ class Scorer:
         self._told = Told(engine.settings.partitions)
         self._remembering = Remembering(engine)
         self._encode = msgspec.json.Encoder().encode
+        self._keeps_latest = told_of("prediction", engine.settings.chat_facts)
 
     async def score(self, batch: Batch[Observation]) -> None:
         """Predictions are staged when it returns; records that can't be scored are dead letters."""
@@ -120,6 +123,8 @@ class Scorer:
             )
         ]
         s.emit(PREDICTIONS, s.keys, values, traced(sources, s.records, s.parents))
+        if self._keeps_latest:
+            latest.keep(s, answers)
 
     def _drop_broken(self, plan: Plan, s: Slice[Observation], at: int) -> None:
         """Events that the model gave no usable score for are dead letters; their sessions keep them."""

@@ -10,8 +10,8 @@ from typing import Any, Self
 
 import msgspec
 
-from agents.prompts import Chosen, Draft, Prompt, Prompts
-from core.errors import NoModelError, TaskError, UnknownModelError
+from agents.prompts import Chosen, Draft, Material, Prompt, Prompts
+from core.errors import AdapterError, NoModelError, TaskError, UnknownModelError
 from core.messages import Generation, Message
 from core.settings import Settings
 from engine.batch import Slice
@@ -54,6 +54,11 @@ class Speaker:
         return engine
 
     @property
+    def identity(self) -> str:
+        """Of all that its replies depend on."""
+        return self.decoder.identity if self.adapter is None else f"{self.decoder.identity}/{self.adapter.identity}"
+
+    @property
     def _held(self) -> list[LiveVersion]:
         return [self._version] if self._adapter is None else [self._version, self._adapter]
 
@@ -73,12 +78,12 @@ class Speaker:
         given.setdefault("seed", int.from_bytes(hashlib.sha256(source.encode()).digest()[:7]))
         return msgspec.structs.replace(self.decoder.defaults, **given)
 
-    async def draft(self, message: Message, found: Context | None, reserve: int) -> Draft:
+    async def draft(self, message: Message, found: Context | None, reserve: int, material: Material) -> Draft:
         """As Prompts.draft."""
         size = len(message.text) + sum(len(said.text) for said in message.history or ())
         if size > LONG:
-            return await asyncio.to_thread(self.prompts.draft, message, found, reserve)
-        return self.prompts.draft(message, found, reserve)
+            return await asyncio.to_thread(self.prompts.draft, message, found, reserve, material)
+        return self.prompts.draft(message, found, reserve, material)
 
     async def prompt(self, draft: Draft, chosen: Chosen) -> Prompt:
         """As Prompts.prompt."""
@@ -120,6 +125,13 @@ class Speakers:
                 await asyncio.wait_for(self._news.wait(), min(LOOK_S, left))
             if s.stale:
                 raise TaskError(f"partition {s.partition} has moved on")
+
+    def now(self, name: str | None, adapter: str | None) -> Speaker | None:
+        """As wait(), of those that are live at the moment."""
+        try:
+            return self._speaker(name, adapter)
+        except (AdapterError, NoModelError, UnknownModelError):
+            return None
 
     def _speaker(self, name: str | None, adapter: str | None) -> Speaker:
         wanted = name or self._settings.default_chat_model or self._only()

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack
-from typing import Literal, Self
+from typing import Self
 
 import msgspec
 
 from core.errors import TaskError
-from core.messages import Finish, Message, Reply, Usage
+from core.messages import Citation, Finish, Message, Reply, Source, Usage
 from core.topics import REPLIES
 from engine.batch import Slice, current_slice
 from engine.watches import Change
@@ -17,6 +17,7 @@ from models.decoder.decoder import Decoder
 from models.decoder.generation import Generation
 from tables.answers import KEPT_MS, Answer, answers
 from tables.contexts import Context, contexts, packed
+from tables.reusable import reusable
 
 
 class Writing:
@@ -35,7 +36,8 @@ class Writing:
         self.s = s
         self.message = message
         self.source = str(s.source(0))
-        self.answer = known or Answer(self.source, message.ts, message.ts + KEPT_MS, worker=s.task.engine.name)
+        until, worker = message.ts + KEPT_MS, s.task.engine.name
+        self.answer = known or Answer(self.source, message.ts, until, worker=worker, tenant=message.tenant)
         self._place = answers.place(message.session, message.id)
         self._exact = s.task.engine.exactly_once
         self._follows = ExitStack()
@@ -79,16 +81,19 @@ class Writing:
         finish: Finish,
         *,
         text: str,
-        source: Literal["model", "rule"] = "model",
+        source: Source = "model",
         why: str | None = None,
         error: str | None = None,
         model: tuple[str, str] | None = None,
         adapter: str | None = None,
         usage: Usage | None = None,
         context: Context | None = None,
+        citations: Sequence[Citation] = (),
+        stale: bool = False,
+        key: str | None = None,
     ) -> None:
         """The final reply, with the session's context as it is now, if it has changed. model: name and version.
-        adapter: NAME@VERSION. error: class of what is wrong."""
+        adapter: NAME@VERSION. error: class of what is wrong. key: under which the answer may be given again."""
         message = self.message
         reply = Reply(
             id=f"{self.source}/{len(self.answer.ends)}",
@@ -106,11 +111,15 @@ class Writing:
             why=why,
             error=error,
             usage=usage or Usage(),
+            citations=list(citations),
+            stale=stale,
         )
         with self.s.ahead():
             if context is not None:
                 contexts[message.session] = context
             self._put(msgspec.structs.replace(self.answer, text=text, reply=reply, told=self._exact))
+            if key is not None:
+                reusable.note(key, self._place, message.ts)
             if self._exact:
                 self._send(reply)
         await self.tell()

@@ -7,13 +7,23 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from core.events import Identifier, Timestamp
+from core.events import Identifier, Tag, Timestamp
 
 Speaker = Literal["user", "system", "developer", "assistant", "tool"]
 """Who says something. `developer` is OpenAI's newer word for `system`."""
 
 Finish = Literal["stop", "length", "cancelled", "timeout", "refused"]
 """Why a reply ends: the model ended it, it may not be longer, somebody or the clock stopped it, it was never made."""
+
+
+Answerer = Literal["model", "passage"]
+"""Who answers from what is known. model: the language model, which is shown passages. passage: the best passage itself,
+word by word."""
+
+
+Source = Literal["model", "cache", "passage", "rule"]
+"""Who says a reply. cache: the model, when it was asked the same before. passage: a document, word by word. rule: the
+worker itself, where it asks neither."""
 
 
 Window = Literal["recent", "fixed", "semantic", "summary", "sinks"]
@@ -82,6 +92,12 @@ class Message(msgspec.Struct, omit_defaults=True):
     """All that was said before, as the sender has it: the session's context becomes this. Default: what it holds."""
     seconds: Annotated[float, Meta(gt=0, le=86_400)] | None = None
     """Until when it has to be answered, counted from when it is worked on; HOMUNCULUS_CHAT_SECONDS holds as well."""
+    knowledge: bool | None = None
+    """Whether it is answered from what is known, and from nothing else. Default: HOMUNCULUS_CHAT_KNOWLEDGE."""
+    tags: Annotated[tuple[Tag, ...], Meta(max_length=50)] | None = None
+    """Of documents that it may be answered from: those that have all of them. Default: HOMUNCULUS_CHAT_TAGS."""
+    answer: Answerer | None = None
+    """Who answers it then. Default: HOMUNCULUS_CHAT_ANSWER."""
 
 
 class Usage(msgspec.Struct, gc=False, omit_defaults=True):
@@ -111,6 +127,23 @@ class Usage(msgspec.Struct, gc=False, omit_defaults=True):
     """Those of the cached ones that were computed when turns came before them that have gone since: `sinks` alone."""
 
 
+class Citation(msgspec.Struct, gc=False, omit_defaults=True):
+    """A passage that a reply was made from."""
+
+    number: int
+    """As the reply names it: [1]."""
+    passage: str
+    """DOCUMENT#HASH: stays as long as its text does."""
+    document: str
+    start: int
+    end: int
+    """Characters of the document's text: those that are quoted, or that the model was shown."""
+    title: str | None = None
+    url: str | None = None
+    cited: bool = False
+    """Whether the reply quotes it, or names its number."""
+
+
 class Reply(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A piece of an answer, or, with `final`, all of it."""
 
@@ -125,8 +158,7 @@ class Reply(msgspec.Struct, kw_only=True, omit_defaults=True):
     text: str
     """A part's own text; the final one has it whole."""
     final: bool
-    source: Literal["model", "cache", "passage", "rule"]
-    """Who says it; rule: the worker itself, where it doesn't ask the model."""
+    source: Source
     model: str | None = None
     version: str | None = None
     adapter: str | None = None
@@ -139,4 +171,7 @@ class Reply(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Class of what was wrong, for programs; where it is refused."""
     usage: Usage | None = None
     """Of final ones."""
-    citations: list[dict[str, Any]] = []
+    citations: list[Citation] = []
+    """Of final ones: what the answer was made from."""
+    stale: bool = False
+    """Whether there were documents by then whose passages could not be found yet."""

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, field_validator, model_validator
 
-from core.messages import Window
+from core.messages import Answerer, Window
 
 Name = Annotated[str, Field(min_length=1, max_length=100)]
 Text = Annotated[str, Field(min_length=1, max_length=2000)]
@@ -56,6 +56,8 @@ class Rule(BaseModel):
     """What that context keeps from then on when it gets too long;"""
     window_tokens: Annotated[int, Field(gt=0, le=1_000_000)] | None = None
     """and how many tokens it may have."""
+    answer: Answerer | None = None
+    """Who answers a message that is answered from what is known."""
     budget_ms: Annotated[float, Field(gt=0, le=1000)] = 80
     """What it may take: one that takes longer doesn't count."""
 
@@ -67,8 +69,13 @@ class Rule(BaseModel):
 
     @property
     def changes(self) -> dict[str, Any]:
-        """Fields of a message that it sets: those that say what becomes of the session's context."""
-        told = {"ctx_ttl": self.ctx_ttl, "window": self.window, "window_tokens": self.window_tokens}
+        """Fields of a message that it sets: who answers it, and what becomes of the session's context."""
+        told = {
+            "ctx_ttl": self.ctx_ttl,
+            "window": self.window,
+            "window_tokens": self.window_tokens,
+            "answer": self.answer,
+        }
         return {name: value for name, value in told.items() if value is not None}
 
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from urllib.parse import unquote
 
 from pydantic import (
+    AfterValidator,
     AnyHttpUrl,
     BeforeValidator,
     ByteSize,
@@ -27,9 +28,12 @@ from pydantic import (
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from core.errors import SettingsError
+from core.facts import names_in
 from core.messages import Window
 
 EMBEDDED = "embedded"
+RELEVANCE: Final = 0.6
+"""docs/knowledge.md has what led to it."""
 SECRETS: Final = ("broker_password", "broker_key_password", "web_token", "web_read_token", "alert_secret")
 """Settings that may be given as a file: HOMUNCULUS_NAME_FILE holds the path, the file nothing but the secret."""
 
@@ -48,6 +52,12 @@ def _seconds(value: object) -> object:
 def _names(value: object) -> object:
     """Names in the environment are separated by commas."""
     return tuple(filter(None, map(str.strip, value.split(",")))) if isinstance(value, str) else value
+
+
+def _with_names(text: str | None) -> str | None:
+    """Checks names in braces where pydantic adds the variable to a ValueError."""
+    names_in(text or "")
+    return text
 
 
 class Guarantee(StrEnum):
@@ -160,6 +170,27 @@ class Settings(BaseSettings):
     """What a reply may take, from when its turn has come; then it ends as it is."""
     chat_waiting: PositiveInt = 100
     """Messages of one session that may wait for their turn; what comes beyond is refused in words."""
+    chat_knowledge: bool = False
+    """Whether messages that don't say so themselves are answered from what is known (docs/knowledge.md), and from
+    nothing else."""
+    chat_tags: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_names)] = ()
+    """Of documents that such messages may be answered from, separated by commas: those that have all of them."""
+    chat_answer: Literal["model", "passage"] = "model"
+    """Who answers them. model: the language model, which is shown passages. passage: the best passage itself, word by
+    word: for models that are too small to be trusted, and where there is none."""
+    chat_relevance: Annotated[float, Field(ge=-1, le=1.5)] = RELEVANCE
+    """How near the best passage has to be to a question to be an answer: its cosine, and half the share of the
+    question's words that it has (models/knowledge/relevance.py). Chosen for all-MiniLM-L6-v2; another embedder has
+    another scale (scripts/bench grounding)."""
+    chat_facts: Annotated[str | None, Field(max_length=2000), AfterValidator(_with_names)] = None
+    """What a model is told beside each question, with names in braces that are filled in: "Purchases so far:
+    {features.count}; {prediction.label}". Names begin with features, prediction, session or intent (docs/chat.md)."""
+    chat_reuse: bool = True
+    """Whether the same question in the same context, with the same knowledge, gets the same answer again without the
+    model. Replies that are drawn at random (temperature above 0 and no seed) and not from knowledge never do."""
+    intent_model: str | None = None
+    """Classifier that takes the embedder's vector of a message: what it says is `intent` in rules. Default: there is
+    none. Observations are never scored by it unless they name it."""
     chat_slots: PositiveInt = 8
     """Sessions whose attention state is in memory at once, which is how many are answered at once; the others' waits on
     disk, or is computed anew."""

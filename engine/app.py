@@ -285,6 +285,7 @@ def create_app(settings: Settings, background: Iterable[Background] = ()) -> App
             settings.data_dir / ".kv" / (settings.worker_id or "worker"),
             settings.chat_disk,
         ),
+        beside=frozenset(filter(None, [settings.intent_model])),
     )
     return App(settings, models, declared, background)
 

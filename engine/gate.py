@@ -80,6 +80,10 @@ class Gate:
         """Whether a set is asked about a topic's records."""
         return any(topic in one.rules.topics for one in self.sets.values())
 
+    def looks_at(self, topic: str, variable: str) -> bool:
+        """Whether a rule about a topic's records has a variable in its condition."""
+        return any(topic in one.rules.topics and variable in one.variables for one in self.sets.values())
+
     async def judge(self, topic: str, facts: Mapping[str, Any]) -> Judgement | None:
         """What stops a record, or else changes its session; None: nothing does."""
         if self._taken_s > ASIDE_S:

@@ -55,16 +55,18 @@ class LiveModels:
         aside: InferenceThread | None = None,
         verifier: Verifier | None = None,
         talking: Talking | None = None,
+        beside: frozenset[str] = frozenset(),
     ) -> None:
         """default: the model of events that name none; without it, the only one that is deployed. aside: where
         shadows compute; without it, among the others. verifier: tries what is to be loaded first; without it, that
-        is tried here. talking: what language models have here."""
+        is tried here. talking: what language models have here. beside: models that no event means that names none."""
         self.store = store
         self.device = device
         """What they run on."""
         self.loader = Loader(store, device, thread, aside, verifier, talking)
         self._thread = thread
         self._default = default
+        self._beside = beside
         self._models: dict[str, Deployed] = {}
         self._watchers: list[Callable[[str], None]] = []
         self._late: Callable[[Manifest], Mapping[str, Late]] = lambda manifest: {}
@@ -332,6 +334,7 @@ class LiveModels:
             raise UnknownModelError(name, deployed)
         # What has never been loaded here may be a model for texts: once another one answers, none is meant by no name.
         deployed = [model for model in deployed if kinds[model] is not None] or deployed
+        deployed = [model for model in deployed if model not in self._beside]
         wanted = name or self._default or (deployed[0] if len(deployed) == 1 else None)
         if wanted is None and deployed:
             raise UnknownModelError(None, deployed)

@@ -41,6 +41,8 @@ class Answer(msgspec.Struct, omit_defaults=True):
     """The final one: from here on nothing is generated for this message any more."""
     told: bool = False
     """Whether the final reply has left with the commit that holds this."""
+    tenant: str | None = None
+    """Whose message: the same id on behalf of another one is another message."""
 
 
 class Answers(TimedTable[str, Answer]):

@@ -76,6 +76,8 @@ class Context(msgspec.Struct, omit_defaults=True):
     """The first tokens of all, where a `sinks` window has dropped the turn that they were in."""
     embedder: str = ""
     """Identity of what made the turns' vectors: those of two can't be compared."""
+    tenant: str | None = None
+    """Whose: a message on behalf of another one finds nothing of it."""
 
     @property
     def ends(self) -> int:
@@ -111,10 +113,10 @@ class Contexts(TimedTable[str, Context]):
         """Forgets it."""
         del self[key]
 
-    def alive(self, session: str, ts: int) -> Context | None:
-        """The context that a message of that time finds."""
+    def alive(self, session: str, ts: int, tenant: str | None) -> Context | None:
+        """The context that a message of that time finds, on behalf of that tenant."""
         found = self.get(session)
-        return None if found is None or ts > found.ends else found
+        return None if found is None or ts > found.ends or found.tenant != tenant else found
 
     def describe(self, shard: Shard, raw: bytes) -> Any:
         """For people: who said what, and how many tokens that is."""

@@ -49,8 +49,9 @@ class Retrievals(Table[str, Recalled]):
         self._uses: OrderedDict[str, Counter[str]] = OrderedDict()
         self._cursor: dict[int, bytes] = {}
 
-    async def retrieve(self, session: str, query: Query, now: int) -> Retrieved:
-        """The passages that answer a question, for the session of the event at work. now: the event's time, ms.
+    async def retrieve(self, session: str, query: Query, now: int, asked: Asked | None = None) -> Retrieved:
+        """The passages that answer a question, for the session of the event at work. now: the event's time, ms. asked:
+        the question's vector, where somebody has it already.
 
         Raises KnowledgeAwayError before this worker has read what is known.
         """
@@ -59,7 +60,7 @@ class Retrievals(Table[str, Recalled]):
         entry = exact(recalled, query, knowledge.embedder, now)
         if entry is not None and (again := await self._again(knowledge, query, entry)) is not None:
             return self._reused(knowledge, session, recalled, entry, again._replace(source="exact"))
-        asked = await knowledge.asked(query.text)
+        asked = await knowledge.asked(query.text) if asked is None else asked
         if entry is None and asked.vector is not None:
             entry = similar(recalled, query, asked.vector, asked.embedder, now)
             if entry is not None and (again := await self._again(knowledge, query, entry)) is not None:

@@ -16,6 +16,7 @@ from engine.codec import codec_of
 from engine.testing import in_memory
 from tables.answers import answers
 from tables.contexts import contexts
+from tables.reusable import reusable
 from tests import babbler
 from tests.rig import Rig
 from tests.worker import until
@@ -64,7 +65,8 @@ async def alone(store: Path, messages: Sequence[Message], **settings: Any) -> di
     for message in messages:
         by_session[message.session].append(message)
     texts = {}
-    async with in_memory([chat], [contexts, answers], model_store=str(store), chat_threads=1, **settings) as trial:
+    tables = [contexts, answers, reusable]
+    async with in_memory([chat], tables, model_store=str(store), chat_threads=1, **settings) as trial:
         await trial.deploy(babbler.NAME, "1")
         for turns in by_session.values():
             for message in turns:

@@ -142,6 +142,24 @@ class Knowledge:
         found = await asyncio.get_running_loop().run_in_executor(self._reader, look)
         return None if found is None else Answer(found, stamp, version, entry.embedder)
 
+    async def there(self, tenant: str | None, passages: Iterable[str]) -> set[str]:
+        """As Search.there."""
+        return await asyncio.get_running_loop().run_in_executor(
+            self._reader, self.library.reader.there, tenant, list(passages)
+        )
+
+    async def behind(self, tenant: str | None) -> bool:
+        """As Search.behind."""
+        return await asyncio.get_running_loop().run_in_executor(self._reader, self.library.reader.behind, tenant)
+
+    async def cosines(self, asked: Asked, texts: Sequence[str]) -> NDArray[np.float32] | None:
+        """(n,): of parts of passages to a question; None where there is no embedder, or another one by now."""
+        with self._models.embedding(self._name) as embedder:
+            if embedder is None or asked.vector is None or embedder.identity != asked.embedder:
+                return None
+            vectors = await embedder.passages(texts, aside=False)
+            return np.asarray(vectors @ asked.vector, np.float32)
+
     async def status(self) -> dict[str, Any]:
         """For people: counts, positions, the embedder."""
         told = await self.write(self.library.status, self.embedder)

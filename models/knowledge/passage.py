@@ -88,15 +88,15 @@ def _sections(blocks: Sequence[Block]) -> Iterator[list[Block]]:
 
 
 def _units(section: Sequence[Block], count: Count, room: int) -> list[_Unit]:
-    pieces = [(text, block.start + at, lead) for block in section for at, text, lead in _sentences(block.text)]
+    pieces = [(text, block.start + at, lead) for block in section for at, text, lead in sentences(block.text)]
     units: list[_Unit] = []
     for (text, start, lead), tokens in zip(pieces, count([text for text, _, _ in pieces]), strict=True):
         units += [_Unit(text, start, tokens, lead)] if tokens <= room else _parts(text, start, lead, count, room)
     return units
 
 
-def _sentences(text: str) -> Iterator[tuple[int, str, str]]:
-    """Where each begins, itself, and what is before it."""
+def sentences(text: str) -> Iterator[tuple[int, str, str]]:
+    """Of each sentence, or line, where it begins, itself, and what stands before it."""
     begin, lead = 0, "\n\n"
     for gap in _SENTENCE.finditer(text):
         if gap.start() > begin:

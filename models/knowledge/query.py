@@ -23,6 +23,12 @@ STOP_WORDS: Final = frozenset(
 """They stand in every passage, and cost as many lookups."""
 
 
+def words_of(text: str) -> list[str]:
+    """The different words of a text, in lower case; stop words count where all are."""
+    words = dict.fromkeys(word.lower() for word in _WORD.findall(text[:LONGEST]))
+    return [word for word in words if word not in STOP_WORDS] or list(words)
+
+
 class Query(msgspec.Struct, frozen=True, kw_only=True):
     """A question, and where it may be answered from."""
 
@@ -36,8 +42,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
 
     def words(self) -> list[str]:
         """Its different words, at most TERMS; stop words count where all are."""
-        words = dict.fromkeys(word.lower() for word in _WORD.findall(self.text[:LONGEST]))
-        return ([word for word in words if word not in STOP_WORDS] or list(words))[:TERMS]
+        return words_of(self.text)[:TERMS]
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Final, NamedTuple
 
@@ -143,6 +143,27 @@ class Search:
         ranked = [(ids[hit.passage], hit.score, hit.cosine, hit.bm25) for hit in hits]
         found = self._found(query, ranked)
         return found if len(found) == len(hits) else None
+
+    def there(self, tenant: str | None, passages: Iterable[str]) -> set[str]:
+        """Those of the passages that a tenant still has."""
+        found = set()
+        with self._reading() as db:
+            for passage in passages:
+                name, _, hashed = passage.rpartition("#")
+                row = db.execute(
+                    "SELECT 1 FROM passages p JOIN documents d ON d.id = p.document "
+                    "WHERE d.name = ? AND p.hash = ? AND d.tenant IS ? LIMIT 1",
+                    (name, bytes.fromhex(hashed), tenant),
+                ).fetchone()
+                if row is not None:
+                    found.add(passage)
+        return found
+
+    def behind(self, tenant: str | None) -> bool:
+        """Whether a tenant has documents whose newest text isn't found yet."""
+        with self._reading() as db:
+            asked = "SELECT EXISTS (SELECT 1 FROM documents WHERE content IS NOT wanted AND tenant IS ?)"
+            return bool(db.execute(asked, (tenant,)).fetchone()[0])
 
     def _newcomers_matter(
         self, query: Query, hits: Sequence[Hit], vector: NDArray[np.float32] | None, version: Sequence[int]

@@ -13,8 +13,11 @@ from core.topics import MESSAGES, REPLIES
 from engine.testing import InMemory, in_memory
 from tables.answers import answers
 from tables.contexts import Context, contexts
+from tables.retrievals import retrievals
+from tables.reusable import reusable
 from tests.unit.chat.standin import StandIn, live
 
+TABLES = (contexts, answers, reusable, retrievals)
 TS = 1_764_374_400_000
 
 
@@ -96,7 +99,7 @@ class Talk:
 @asynccontextmanager
 async def talking(model: StandIn | None = None, **settings: Any) -> AsyncIterator[Talk]:
     """A worker's chat, without a worker."""
-    async with in_memory([chat], [contexts, answers], **settings) as trial:
+    async with in_memory([chat], TABLES, **settings) as trial:
         model = model or StandIn()
         live(trial.models, model)
         yield Talk(trial, model)

@@ -16,6 +16,7 @@ from models.decoder.message import Message
 from models.decoder.turn import Finish, Piece, Sampling, Turn, Usage
 from models.language import TEMPLATE
 from models.live import LiveModels
+from models.manifest import Kind
 from models.swap import Course, Stage
 from models.version import LiveVersion
 
@@ -34,7 +35,7 @@ class StandIn(Decoder):
         self.held_tokens: dict[str, tuple[int, ...]] = {}
         self.turns: list[Turn] = []
         stated: Any = self  # what a decoder never changes
-        stated.manifest = SimpleNamespace(name="parrot", version=version, files={TEMPLATE: template})
+        stated.manifest = SimpleNamespace(name="parrot", version=version, kind=Kind.DECODER, files={TEMPLATE: template})
         stated.identity = f"parrot@{version}"
         stated.defaults, stated.window, stated.end_tokens = Sampling(), window, frozenset({END})
         self.most = 10**9

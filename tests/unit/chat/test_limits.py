@@ -12,6 +12,7 @@ from core.topics import MESSAGES
 from engine.testing import in_memory
 from tables.answers import answers
 from tables.contexts import contexts
+from tables.reusable import reusable
 from tests.unit.chat.conftest import TS, Talk, talking
 from tests.unit.chat.standin import BEGIN, END, StandIn, live
 
@@ -130,7 +131,7 @@ async def test_a_reply_that_takes_too_long_ends_as_it_is() -> None:
 
 
 async def test_without_a_model_a_message_waits_and_then_says_so() -> None:
-    async with in_memory([chat], [contexts, answers], chat_seconds=0.2) as trial:
+    async with in_memory([chat], [contexts, answers, reusable], chat_seconds=0.2) as trial:
         talk = Talk(trial, StandIn())
         reply = await talk.ask("ann", "hello")
         assert reply.finish == "timeout"
@@ -139,7 +140,7 @@ async def test_without_a_model_a_message_waits_and_then_says_so() -> None:
 
 
 async def test_a_message_waits_for_its_model_to_go_live() -> None:
-    async with in_memory([chat], [contexts, answers]) as trial:
+    async with in_memory([chat], [contexts, answers, reusable]) as trial:
         talk = Talk(trial, StandIn())
         await talk.say("ann", "hello")
         live(trial.models, talk.model)
@@ -240,7 +241,7 @@ async def test_a_message_that_comes_again_while_its_session_has_no_room_leaves_i
 
 
 async def test_a_reply_that_is_cancelled_while_it_waits_for_its_model_ends() -> None:
-    async with in_memory([chat], [contexts, answers]) as trial:
+    async with in_memory([chat], [contexts, answers, reusable]) as trial:
         talk = Talk(trial, StandIn())
         await talk.say("ann", "hello")
         await talk.say("ann", "", cancel="m1")

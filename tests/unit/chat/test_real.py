@@ -19,6 +19,7 @@ from models.convert import lora
 from models.folder import ModelFolder
 from tables.answers import answers
 from tables.contexts import contexts
+from tables.reusable import reusable
 from tests import babbler, talks
 from tests.gguf import Form
 from tests.peft import Peft
@@ -66,7 +67,7 @@ async def test_sessions_that_share_few_slots_are_told_what_each_is_told_alone(
     expected = await talks.alone(store, messages, chat_exact=True)
 
     options: dict[str, Any] = {"chat_exact": True, "chat_slots": slots, "chat_threads": 1, "partitions": 3}
-    async with in_memory([chat], [contexts, answers], model_store=str(store), **options) as trial:
+    async with in_memory([chat], [contexts, answers, reusable], model_store=str(store), **options) as trial:
         await trial.deploy(babbler.NAME, "1")
         await trial.send(MESSAGES, messages)
         await trial.settle(300)
@@ -82,7 +83,7 @@ async def test_replies_that_crashes_cut_are_those_without_a_crash(store: Path, g
     messages = [talks.said(session, turn, tokens=30) for turn in range(2) for session in range(4)]
     expected = await talks.alone(store, messages)
     options: dict[str, Any] = {"chat_threads": 1, "guarantee": guarantee}
-    async with in_memory([chat], [contexts, answers], model_store=str(store), **options) as trial:
+    async with in_memory([chat], [contexts, answers, reusable], model_store=str(store), **options) as trial:
         await trial.deploy(babbler.NAME, "1")
         talk = Talk(trial)
         await trial.send(MESSAGES, messages)
@@ -104,7 +105,7 @@ async def test_replies_that_crashes_cut_are_those_without_a_crash(store: Path, g
 
 
 async def test_a_swap_in_the_middle_of_a_talk_serves_nothing_of_the_old_version(store: Path) -> None:
-    async with in_memory([chat], [contexts, answers], model_store=str(store), chat_threads=1) as trial:
+    async with in_memory([chat], [contexts, answers, reusable], model_store=str(store), chat_threads=1) as trial:
         await trial.deploy(babbler.NAME, "1")
         talk = Talk(trial)
         first = await talk.ask("ann", "hello", options=Generation(max_tokens=20))
@@ -117,7 +118,7 @@ async def test_a_swap_in_the_middle_of_a_talk_serves_nothing_of_the_old_version(
     assert third.usage is not None
     assert third.usage.cached_tokens >= second.usage.prompt_tokens
 
-    async with in_memory([chat], [contexts, answers], model_store=str(store), chat_threads=1) as trial:
+    async with in_memory([chat], [contexts, answers, reusable], model_store=str(store), chat_threads=1) as trial:
         await trial.deploy(babbler.NAME, "2")
         talk = Talk(trial)
         await talk.ask("ann", "hello", options=Generation(max_tokens=20), role="user")
@@ -168,7 +169,7 @@ async def heard(asked: Asking, session: str, text: str, adapter: str) -> tuple[s
 
 
 async def test_a_hostile_text_is_text_for_a_real_tokenizer(store: Path) -> None:
-    async with in_memory([chat], [contexts, answers], model_store=str(store), chat_threads=1) as trial:
+    async with in_memory([chat], [contexts, answers, reusable], model_store=str(store), chat_threads=1) as trial:
         await trial.deploy(babbler.NAME, "1")
         talk = Talk(trial)
         short = Generation(max_tokens=5)

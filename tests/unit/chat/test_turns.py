@@ -202,10 +202,11 @@ async def test_an_erased_session_is_forgotten_and_its_turn_at_work_is_done_anew(
     from tables.answers import answers
     from tables.contexts import contexts
     from tables.deployments import deployments
+    from tables.reusable import reusable
     from tests.unit.chat.conftest import Talk
     from tests.unit.chat.standin import live
 
-    async with in_memory([chat, decide], [contexts, answers, deployments]) as trial:
+    async with in_memory([chat, decide], [contexts, answers, reusable, deployments]) as trial:
         model = StandIn()
         live(trial.models, model)
         talk = Talk(trial, model)
