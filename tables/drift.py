@@ -9,8 +9,10 @@ import msgspec
 from engine.table import Shard, Table
 from models.drift.monitor import Frozen, Monitor, State
 from models.drift.ordering import OrderingState
+from models.drift.performance import PerformanceDrift
 from models.drift.singles import Singles
 from models.drift.spec import Spec
+from models.quality import Quality
 
 
 class Watch(msgspec.Struct, array_like=True):
@@ -76,6 +78,15 @@ def conditions(watch: bytes) -> tuple[int, dict[str, int]]:
     """How many answers of a version were looked at, and how bad each condition is: 0 for well."""
     state = _watch(watches.decode(watch)).monitor
     return state.answers, {kind: condition.level for kind, condition in state.conditions().items()}
+
+
+def quality(reference: bytes, watch: bytes) -> Quality | None:
+    """How good a version's answers of the newest windows of event time were; None: no label has come."""
+    seen = _watch(watches.decode(watch)).monitor.performance
+    if seen is None or not seen.windows:
+        return None
+    spec = _reference(references.decode(reference)).spec
+    return PerformanceDrift(spec.identity, len(spec.labels), spec.quality, seen).quality
 
 
 def page(key: str, reference: bytes, watch: bytes) -> dict[str, Any]:

@@ -10,6 +10,13 @@ const AUTHOR = "homunculus.author";
 const SVG = "http://www.w3.org/2000/svg";
 const WIDE = 320;
 const TALL = 90;
+const NAMES = {
+  auc: "AUC",
+  log_loss: "log loss",
+  ece: "calibration error",
+  mae: "mean absolute error",
+  rmse: "root mean square error",
+};
 
 let chosen = null;
 let telling = false;
@@ -38,7 +45,7 @@ async function draw() {
   const response = await call("/drift");
   if (!response.ok) return;
   const { versions, trouble } = await response.json();
-  const rows = versions.map(({ subject, answers, open }) => ({ subject, answers, open }));
+  const rows = versions.map(({ subject, answers, open, quality }) => ({ subject, answers, open, quality }));
   show(byId("drift").tBodies[0], [rows, chosen], () =>
     rows.length ? rows.map(row) : [emptyRow(4, "No answers were looked at yet.")],
   );
@@ -49,7 +56,14 @@ async function draw() {
   if (chosen && rows.some(({ subject }) => subject === chosen)) await drawOne(chosen);
 }
 
-function row({ subject, answers, open }) {
+/** What labels say, in words: accuracy 0.812, AUC 0.753 of 1,234 labels. */
+function judged({ first, last, figures: { rows, ...figures } }) {
+  const told = Object.entries(figures).map(([name, value]) => `${NAMES[name] ?? name} ${score(value)}`);
+  const text = `${told.join(", ")} of ${count(rows)} labels`;
+  return element("div", { class: "quiet", title: `events of ${moment(first)} to ${moment(last)}` }, text);
+}
+
+function row({ subject, answers, open, quality }) {
   const pick = element("button", { type: "button", class: "link", "aria-expanded": String(subject === chosen) }, subject);
   pick.addEventListener("click", () => {
     chosen = subject === chosen ? null : subject;
@@ -74,6 +88,7 @@ function row({ subject, answers, open }) {
             ),
           )
         : [element("span", { class: "mark good" }, "nothing is wrong")]),
+      quality ? judged(quality) : null,
     ),
     open.length ? buttons(subject) : cell(""),
   );

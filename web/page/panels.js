@@ -178,13 +178,14 @@ export function drawModels(frame) {
             numberCell(share(row.share)),
             numberCell(share(row.error)),
             agreement(row),
+            rightness(row),
             cell(row.on.length === reporting && reporting > 1 ? `all ${reporting}` : row.on.join(", "), {
               class: "wrap",
             }),
             element("td", {}, time(row.since, frame.now)),
           ),
         )
-      : [emptyRow(8, 'No model is live: publish {"active": VERSION} to control, keyed by the model\'s name.')],
+      : [emptyRow(9, 'No model is live: publish {"active": VERSION} to control, keyed by the model\'s name.')],
   );
   const said = troublesOf(frame);
   show(byId("model-troubles"), said, () => said.map((text) => element("li", {}, mark("attention", text))));
@@ -195,6 +196,13 @@ function agreement({ agreement, figures }) {
   if (agreement === null) return numberCell(NONE);
   const told = element("td", { class: "number" }, share(agreement));
   told.append(element("div", { class: "quiet" }, `of ${count(figures.compared ?? 0)}`));
+  return told;
+}
+
+/** How many of its labelled answers were right, and how many labels have come. */
+function rightness({ accuracy, figures }) {
+  const told = numberCell(share(accuracy));
+  if (figures.labelled) told.append(element("div", { class: "quiet" }, `of ${count(figures.labelled)}`));
   return told;
 }
 
