@@ -323,6 +323,8 @@ def _single(key: str, answers: Answers, place: int, spec: Spec, kept_back: int) 
     source, sure = answers.source(place), round(float(answers.confidence[place]), 6)
     best = int(answers.best[place])
     evidence: dict[str, Any] = {
+        "model": spec.name,
+        "version": spec.version,
         "source": source,
         "confidence": sure,
         "below": spec.low_confidence,
