@@ -38,8 +38,8 @@ ANSWER_S: Final = 10.0
 FIRST_PAUSE_S: Final = 0.5
 LONGEST_PAUSE_S: Final = 30.0
 TRIED_S: Final = 3 * 24 * 3600.0
-"""How long after it was written an alert is tried again. An older one is tried once: a receiver that chokes on one alert
-holds up those behind it for that long, not for ever."""
+"""How long after it was written an alert is tried again. An older one is tried once: a receiver that chokes on one
+alert holds up those behind it for that long, not for ever."""
 AGAIN: Final = frozenset({408, 425, 429})
 """Refusals that say `later`; with them, all answers from 500 on."""
 _decode = codec_of(Alert).decode
