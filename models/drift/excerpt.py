@@ -26,20 +26,23 @@ class Excerpt(msgspec.Struct, array_like=True):
     source: str = ""
     ts: int = 0
     """Of the first answer."""
-    counts: list[int] = msgspec.field(default_factory=lambda: [0] * BINS)
-    """By confidence."""
+    counts: list[int] = msgspec.field(default_factory=list)
+    """By confidence; empty: no answer yet."""
     lowest: list[Low] = msgspec.field(default_factory=list)
     """Lowest first, the earlier one first where they are the same."""
 
-    def add(self, batch: Batch, start: int, end: int) -> None:
-        """The answers from start up to end."""
+    def add(self, batch: Batch, start: int, end: int, most: int = EXAMPLES) -> None:
+        """The answers from start up to end. most: how many are named."""
         if start >= end:
             return
+        counts = np.bincount(batch.bins[start:end], minlength=BINS)
         if not self.records:
             self.source, self.ts = batch.answers.source(start), int(batch.answers.ts[start])
+        else:
+            counts += self.counts
         self.records += end - start
-        self.counts = (np.bincount(batch.bins[start:end], minlength=BINS) + self.counts).tolist()
-        self.lowest = lowest(self.lowest, batch.confidence[start:end], batch.answers, start)
+        self.counts = counts.tolist()
+        self.lowest = lowest(self.lowest, batch.confidence[start:end], batch.answers, start, most)
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
@@ -49,7 +52,7 @@ class Excerpt(msgspec.Struct, array_like=True):
             parts[0].source,
             parts[0].ts,
             [sum(column) for column in zip(*(part.counts for part in parts), strict=True)],
-            sorted((low for part in parts for low in part.lowest), key=lambda low: low[0])[:EXAMPLES],
+            sorted((low for part in parts for low in part.lowest), key=lambda low: low[0]),
         )
 
     def told(self, batch: Batch, i: int, beside: Sequence[int] | None) -> dict[str, object]:
@@ -67,14 +70,17 @@ class Excerpt(msgspec.Struct, array_like=True):
         }
 
 
-def lowest(known: list[Low], values: NDArray[np.float32], answers: Answers, start: int) -> list[Low]:
+def lowest(
+    known: list[Low], values: NDArray[np.float32], answers: Answers, start: int, most: int = EXAMPLES
+) -> list[Low]:
     """The lowest of those that are known and of these values, the earlier one of equal ones. start: place of the first
     value among the answers."""
-    if len(known) == EXAMPLES and float(values.min()) >= known[-1][0]:
+    least = int(values.argmin())
+    if len(known) == most and values[least] >= known[-1][0]:
         return known
-    places = np.argsort(values, kind="stable")[:EXAMPLES].tolist()
+    places = [least] if most == 1 else np.argsort(values, kind="stable")[:most].tolist()
     more = [(float(values[k]), answers.source(start + k)) for k in places]
-    return sorted(known + more, key=lambda low: low[0])[:EXAMPLES]
+    return sorted(known + more, key=lambda low: low[0])[:most]
 
 
 def shown(lows: Sequence[Low]) -> list[dict[str, object]]:

@@ -103,14 +103,19 @@ class ExpectedPerformance:
         parts = np.rint(exact * _UNIT).astype(np.int64)
         odds = _bins(np.where(answers.best == 1, exact, 1 - exact)) if self.state.odds else None
         changes: list[Change] = []
-        at, n = 0, len(answers)
+        at, n, shown = 0, len(answers), 0
         while at < n:
             end = min(n, at + BLOCK - self.state.answers % BLOCK)
-            self._take(answers, p, at, end)
+            if not self.state.answers:
+                self._begin(answers, at)
             self._sum(parts[at:end], None if odds is None else odds[at:end])
-            if self.state.answers == WINDOW and (change := self._close(answers, end - 1)):
-                changes.append(change)
+            if self.state.answers == WINDOW:
+                self._show(answers, p, shown, end)
+                shown = end
+                if change := self._close(answers, end - 1):
+                    changes.append(change)
             at = end
+        self._show(answers, p, shown, n)
         return changes
 
     def page(self) -> dict[str, object]:
@@ -124,12 +129,16 @@ class ExpectedPerformance:
             "newest": None if state.newest is None else _shown(state.newest),
         }
 
-    def _take(self, answers: Answers, p: NDArray[np.float32], at: int, end: int) -> None:
-        """What people are shown of some answers."""
+    def _begin(self, answers: Answers, at: int) -> None:
+        state = self.state
+        state.first, state.start, state.lowest = int(answers.ts[at]), answers.source(at), []
+        state.counts = [0] * BARS
+
+    def _show(self, answers: Answers, p: NDArray[np.float32], at: int, end: int) -> None:
+        """Some answers, for what people are shown of the window."""
         state, some = self.state, p[at:end]
-        if not state.answers:
-            state.first, state.start, state.lowest = int(answers.ts[at]), answers.source(at), []
-            state.counts = [0] * BARS
+        if not len(some):
+            return
         state.counts = [one + other for one, other in zip(state.counts, histogram(some), strict=True)]
         state.lowest = lowest(state.lowest, some, answers, at)
 

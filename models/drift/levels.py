@@ -165,7 +165,7 @@ class LevelRules:
         for full in range(at + WINDOW - (batch.first + at) % WINDOW, end + 1, WINDOW):
             state.last.append(state.lows + int(np.count_nonzero(low[at:full])))
             del state.last[:-LAST]
-            state.window.add(batch, at, full)
+            state.window.add(batch, at, full, 1)
             state.windows = [*state.windows[1 - LAST :], state.window]
             state.window, state.lows, at = Excerpt(), 0, full
             share = sum(state.last) / (LAST * WINDOW)
@@ -175,12 +175,12 @@ class LevelRules:
             if seen := state.share_low.see(level, int(batch.answers.ts[full - 1]), CALM):
                 told += self._share(batch, full - 1, share, held, seen)
         state.lows += int(np.count_nonzero(low[at:end]))
-        state.window.add(batch, at, end)
+        state.window.add(batch, at, end, 1)
         return told
 
     def _means(self, batch: Batch, start: int, end: int, held: Levels) -> list[Told]:
         state, told = self.state, list[Told]()
-        ts, at = batch.answers.ts[start:end], 0
+        ts, at, begun = batch.answers.ts[start:end], 0, 0
         forwards = not (ts[1:] < ts[:-1]).any()
         while at < len(ts):
             if not state.count:
@@ -189,12 +189,12 @@ class LevelRules:
             until = at + full if full else len(ts)
             state.total += int(batch.sums[start + until] - batch.sums[start + at])
             state.count += until - at
-            state.block.add(batch, start + at, start + until)
             at = until
             if full:
-                told += self._block(batch, start + at - 1, held)
+                told += self._block(batch, start + begun, start + at - 1, held)
                 state.count = state.total = 0
-                state.block = Excerpt()
+                state.block, begun = Excerpt(), at
+        state.block.add(batch, start + begun, end)
         return told
 
     def _full(self, ts: NDArray[np.int64], forwards: bool) -> tuple[int, int]:
@@ -210,8 +210,8 @@ class LevelRules:
         end = int(later.argmax())
         return (end + 1, int(begun[end])) if later[end] else (0, int(begun[-1]))
 
-    def _block(self, batch: Batch, i: int, held: Levels) -> list[Told]:
-        """The block is full: its last answer is i."""
+    def _block(self, batch: Batch, begun: int, i: int, held: Levels) -> list[Told]:
+        """The block is full: its last answers are those from begun to i."""
         state = self.state
         mean = state.mean = state.total / (state.count * UNIT)
         ts = int(batch.answers.ts[i])
@@ -228,7 +228,10 @@ class LevelRules:
         if level == 0 and state.mean_low.level and state.below[0]:
             level = 1
         seen = state.mean_low.see(level, ts, CALM)
-        return self._mean(batch, i, mean, level, held, seen) if seen else []
+        if seen is None:
+            return []
+        state.block.add(batch, begun, i + 1)
+        return self._mean(batch, i, mean, level, held, seen)
 
     def _share(self, batch: Batch, i: int, share: float, held: Levels, seen: tuple[State, bool]) -> list[Told]:
         title = f"{share:.1%} of the last 1,000 answers of {self.spec.identity} have low confidence"
