@@ -193,6 +193,33 @@ async def test_a_drift_is_seen_and_acknowledged_by_somebody_with_a_name(page: Pa
     await acknowledge.click()
     await expect(said).to_have_text("Asked for: acknowledge churn@2.")
     assert asked == [{"action": "acknowledge", "version": "2", "author": "anna"}]
+    detectors = page.get_by_role("table", name="Detectors of churn@2")
+    for words in ("2,000 answers, mean 0.8", "in a row differ", "ADWIN", "told below"):
+        await expect(detectors).to_contain_text(words)
+
+
+async def test_a_single_alert_is_resolved_by_somebody_with_a_name(page: Page, make: Make) -> None:
+    one = await make().start()
+    asked: list[Any] = []
+
+    async def answer(route: Route) -> None:
+        asked.append(route.request.post_data_json)
+        await route.fulfill(status=202, json={})
+
+    await page.route("**/models/churn", answer)
+    told = [
+        alert("it drifts", kind="drift", id="a/1"),
+        alert("it was", kind="label_drift", state="resolved"),
+        alert("no"),
+    ]
+    await tell(page, frame(worker("a", 0, here=True), alerts=told, alerts_trouble=None))
+    await page.goto(one.url)
+    await page.get_by_label("Your name").fill("anna")
+    await expect(page.locator("#alerts").get_by_role("button")).to_have_count(2)
+    await page.get_by_role("button", name="resolve drift of churn@2").click()
+    await expect(page.locator("#drift-said")).to_have_text("Asked for: resolve churn@2.")
+    assert asked == [{"action": "resolve", "version": "2", "author": "anna", "alert": "a/1"}]
+    assert (await Axe().run(page)).violations_count == 0
 
 
 async def test_what_is_wrong_is_shown_in_words(page: Page, make: Make) -> None:

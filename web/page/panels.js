@@ -1,5 +1,6 @@
 // What the newest frame says, in tiles, tables and lists.
 
+import { saysOf } from "./drift.js";
 import { byId, cell, element, emptyRow, numberCell, say, show } from "./dom.js";
 import { ago, count, duration, moment, NONE, ranges, share } from "./format.js";
 
@@ -245,7 +246,7 @@ export function drawAlerts(alerts, trouble, now) {
           time(alert.at, now),
         ),
         element("div", {}, alert.title),
-        element("div", { class: "quiet" }, alert.kind),
+        element("div", { class: "quiet" }, alert.kind, " ", ...saysOf(alert)),
       ),
     );
   });
