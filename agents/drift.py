@@ -12,7 +12,7 @@ import msgspec
 
 from agents.commands import OURS
 from agents.deployments import refusal
-from agents.responses import ask, asked
+from agents.responses import ask, asked, unasked
 from core.errors import DecodeError, ModelError, RecordError, UnknownVersionError
 from core.events import Alert, Deployment
 from core.topics import ALERTS, CONTROL, OBSERVATIONS, SCORES
@@ -145,6 +145,8 @@ class Owner:
         elif action is not None:
             log.error("Nothing is done about the drift of %s@%s: the broker lets nobody ask here", model, version)
             alert.evidence["response"] = {"refused": f"no WRITE on {self._engine.topic_name(CONTROL)}"}
+        else:
+            alert.evidence["response"] = {"asked": None, "why": unasked(change, version, deployment)}
         s.send(ALERTS, change.subject, alert, at)
 
     def _answer(self, s: Slice[bytes], at: int, model: str, alert: Alert, command: Command) -> None:
@@ -278,6 +280,7 @@ class Detectors:
 def alert_of(change: Change) -> Alert:
     """The alert that tells of a change."""
     suffix = "/reminder" if change.reminder else ""
+    model, _, version = change.subject.partition("@")
     return Alert(
         id=f"{change.source}/{change.kind}/{change.subject}/{change.state}{suffix}",
         kind=change.kind,
@@ -286,7 +289,7 @@ def alert_of(change: Change) -> Alert:
         subject=change.subject,
         ts=change.ts,
         title=change.title,
-        evidence=dict(change.evidence),
+        evidence={"model": model, "version": version, **change.evidence},
     )
 
 
@@ -320,6 +323,8 @@ def _single(key: str, answers: Answers, place: int, spec: Spec, kept_back: int) 
     source, sure = answers.source(place), round(float(answers.confidence[place]), 6)
     best = int(answers.best[place])
     evidence: dict[str, Any] = {
+        "model": spec.name,
+        "version": spec.version,
         "source": source,
         "confidence": sure,
         "below": spec.low_confidence,

@@ -26,13 +26,9 @@ def asked(change: Change, version: str, deployment: Deployment | None, alert: st
 
     version: the one that drifts; alert: the id of the alert that tells of it.
     """
-    if change.kind != "drift" or change.state != "opened" or change.reminder or deployment is None:
+    if deployment is None or unasked(change, version, deployment) is not None:
         return None
-    if not deployment.response:
-        return None
-    canary = deployment.canary is not None and deployment.canary.version == version
-    if version != deployment.active and not canary:
-        return None
+    canary = _on_trial(version, deployment)
     return Action(
         action="rollback" if canary else "respond",
         version=version,
@@ -44,6 +40,25 @@ def asked(change: Change, version: str, deployment: Deployment | None, alert: st
         reason=change.title[:2000],
         author=AUTHOR,
     )
+
+
+def unasked(change: Change, version: str, deployment: Deployment | None) -> str | None:
+    """Why nothing is asked for; None: something is."""
+    if change.kind != "drift":
+        return "drift alone is answered"
+    if change.state == "resolved":
+        return "it is over"
+    if change.state != "opened" or change.reminder:
+        return "its beginning alone is answered"
+    if deployment is None or not deployment.response:
+        return "no response is declared for it"
+    if version != deployment.active and not _on_trial(version, deployment):
+        return "it answers nobody: it only computes for comparison, or not at all"
+    return None
+
+
+def _on_trial(version: str, deployment: Deployment) -> bool:
+    return deployment.canary is not None and deployment.canary.version == version
 
 
 def _began(change: Change) -> int | None:

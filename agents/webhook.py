@@ -37,6 +37,9 @@ AT_ONCE: Final = 20
 ANSWER_S: Final = 10.0
 FIRST_PAUSE_S: Final = 0.5
 LONGEST_PAUSE_S: Final = 30.0
+TRIED_S: Final = 3 * 24 * 3600.0
+"""How long after it was written an alert is tried again. An older one is tried once: a receiver that chokes on one
+alert holds up those behind it for that long, not for ever."""
 AGAIN: Final = frozenset({408, 425, 429})
 """Refusals that say `later`; with them, all answers from 500 on."""
 _decode = codec_of(Alert).decode
@@ -109,12 +112,15 @@ class Webhook:
             except (ValueError, TypeError, RecursionError):
                 log.warning("%s/%d/%d is no alert, and isn't posted", record.topic, record.partition, record.offset)
             else:
-                await self.post(alert.id, record.value)
+                await self.post(alert.id, record.value, record.timestamp / 1e3)
 
-    async def post(self, id_: str, body: bytes) -> None:
-        """Returns once it is there, or refused for good."""
+    async def post(self, id_: str, body: bytes, written: float) -> None:
+        """Returns once it is there, refused for good, or too old to be tried again. written: seconds since epoch."""
         pause = FIRST_PAUSE_S
         while (why := await self._try(id_, body)) is not None:
+            if time.time() - written > TRIED_S:
+                log.error("The webhook does not take %s (%s): it is too old to be posted again", id_, why)
+                return
             if not self._away:
                 self._away = True
                 log.warning("The webhook takes no alerts now (%s): they wait", why)

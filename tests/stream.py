@@ -50,6 +50,8 @@ class Record(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: Mapping[str, str]
+    timestamp: int = 0
+    """ms since epoch: when it was written."""
 
     @property
     def json(self) -> Any:
@@ -309,7 +311,8 @@ def _record(message: Message) -> Record:
         name: value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
         for name, value in _pairs(message.headers())
     }
-    return Record(topic, partition, offset, _raw(message.key()), _raw(message.value()), headers)
+    written = message.timestamp()[1]
+    return Record(topic, partition, offset, _raw(message.key()), _raw(message.value()), headers, written)
 
 
 def _raw(value: object) -> bytes | None:

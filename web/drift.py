@@ -29,7 +29,7 @@ class Seen(msgspec.Struct, omit_defaults=True):
     worker: str
     """Who was asked."""
     versions: list[dict[str, Any]]
-    """By name: as /drift/{version} shows each, without what is long."""
+    """By name: as /drift/{version} shows each, without what is long; `quality` is its `performance.kept`."""
     trouble: dict[str, str] = {}
     """Worker -> why its part is missing."""
 
@@ -53,8 +53,11 @@ class Drift:
     async def all(self, request: web.Request) -> web.Response:
         """Every version: how its confidence stands, and what is wrong with it, on all workers."""
         parameters(request)
+        return answers.json(await self.everywhere(request.headers.get("Authorization")))
+
+    async def everywhere(self, authorization: str | None) -> Seen:
+        """All workers' versions. authorization: the request's."""
         seen = Seen(self._app.engine.name, [short(found) for found in self._pages()])
-        authorization = request.headers.get("Authorization")
         others = list(self._owners.others())
         asked = (self._owners.fetch(url, "/drift/here", authorization) for url in others)
         for url, told in zip(others, await asyncio.gather(*asked, return_exceptions=True), strict=True):
@@ -67,7 +70,7 @@ class Drift:
             except msgspec.MsgspecError:
                 seen.trouble[str(url)] = "answers in a form that this release doesn't know"
         seen.versions.sort(key=lambda found: str(found.get("subject")))
-        return answers.json(seen)
+        return seen
 
     @operation(Operation(gives=Seen))
     async def here(self, request: web.Request) -> web.Response:
@@ -103,4 +106,7 @@ class Drift:
 
 def short(found: dict[str, Any]) -> dict[str, Any]:
     """What of a page a list shows."""
-    return {name: found[name] for name in SHORT if name in found}
+    told: dict[str, Any] = {name: found[name] for name in SHORT if name in found}
+    if (kept := found.get("performance", {}).get("kept")) is not None:
+        told["quality"] = kept
+    return told

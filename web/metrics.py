@@ -21,7 +21,7 @@ from models.joining import Fate
 from models.limits import Verdict
 from models.swap import Stage
 from models.version import LiveVersion
-from tables.drift import conditions, watches
+from tables.drift import conditions, quality, references, watches
 from web.health import Health
 from web.operations import Operation, operation
 from web.parameters import parameters
@@ -102,14 +102,22 @@ class WorkerCollector(Collector):
     def _drift(self) -> Iterator[Metric]:
         answers: dict[tuple[str, str], int] = {}
         levels: dict[tuple[str, str, str], int] = {}
+        figures: dict[tuple[str, str, str], float] = {}
         tasks = self._engine.tasks.values() if watches.name in self._engine.tables else ()
         for task in tasks:
             if task.open:
+                held = task.shard(references.name)
                 for key, raw in task.shard(watches.name).walk(b""):
                     model, _, version = key.decode().partition("@")
                     answers[model, version], found = conditions(raw)
                     levels |= {(model, version, kind): level for kind, level in found.items()}
+                    reference = held.finished(key)
+                    if reference is not None and (of := quality(reference, raw)) is not None:
+                        told = of.model_dump(exclude_none=True, exclude={"rows"})
+                        figures |= {(model, version, figure): value for figure, value in told.items()}
         yield _counter("drift_answers", "Answers that detectors here have looked at", ["model", "version"], answers)
+        names = ["model", "version", "figure"]
+        yield _gauge("model_quality", "What labels say of the newest windows of event time", names, figures)
         yield _gauge("drift_condition", "0: well, 1: opened, more: worsened", ["model", "version", "kind"], levels)
 
     def _events(self) -> Iterator[Metric]:

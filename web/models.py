@@ -18,6 +18,7 @@ from engine.app import App
 from engine.publisher import partition_of
 from models.status import Status
 from web import answers
+from web.drift import Drift
 from web.errors import MalformedError, NotOpenError
 from web.operations import Operation, operation
 from web.parameters import parameters
@@ -33,6 +34,9 @@ class ModelList(msgspec.Struct, omit_defaults=True):
     """What is live here of each, with its figures, and what is wanted."""
     store: dict[str, list[str]]
     """Model -> its versions in the store."""
+    quality: dict[str, Any]
+    """NAME@VERSION -> what labels say of its answers, by event time, and of which: as `/drift` has it, of all workers.
+    Of versions whose manifest awaits feedback."""
     device: str
     """What models run on here: cpu, or cuda:0."""
     store_error: str | None = None
@@ -87,8 +91,9 @@ class RequestTaken(msgspec.Struct):
 class Models:
     """Reading is this worker's view; writing only publishes: the model's owner judges, every worker follows."""
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: App, drift: Drift) -> None:
         self._app = app
+        self._drift = drift
 
     def routes(self) -> list[web.RouteDef]:
         """GET /models, POST /models/{name}."""
@@ -103,6 +108,7 @@ class Models:
             self._app.engine.name,
             msgspec.convert(models.status(), dict[str, Status]),
             {},
+            await self._quality(request.headers.get("Authorization")),
             device=models.device.runs_on,
             fallback=models.device.fallback,
         )
@@ -111,6 +117,13 @@ class Models:
         except ModelError as error:
             body.store_error = str(error)
         return answers.json(body)
+
+    async def _quality(self, authorization: str | None) -> dict[str, Any]:
+        """Other workers are asked where there is something to be had."""
+        if not any(version.manifest.feedback for version in self._app.engine.models.versions()):
+            return {}
+        versions = (await self._drift.everywhere(authorization)).versions
+        return {found["subject"]: found["quality"] for found in versions if "quality" in found}
 
     @operation(Operation(gives=RequestTaken, status=202, takes=ModelRequest))
     async def request(self, request: web.Request) -> web.Response:

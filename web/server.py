@@ -187,7 +187,8 @@ class WebServer(Service):
         """Every route, ours first. Raises UsageError for a page of the application at one of our paths."""
         application = web.Application(client_max_size=LARGEST_BODY)
         app, owners, events = self.app, self._owners, self._events
-        views = (self._lookup, Tables(app), Models(app), Drift(app, owners), Knowledge(app), Metrics(app))
+        drift = Drift(app, owners)
+        views = (self._lookup, Tables(app), Models(app, drift), drift, Knowledge(app), Metrics(app))
         overview = Overview(app, owners, events, self._history)
         replies = Replies(app, owners, events)
         talk = (replies, Chat(app, replies, events))

@@ -38,6 +38,8 @@ class Cut(NamedTuple):
     """Means on both sides of the cut that stands out most."""
     since: int
     """Values behind it."""
+    needed: float
+    """By how much the means must differ, so that there is one."""
 
 
 class Adwin(msgspec.Struct):
@@ -184,8 +186,9 @@ class _Past:
         bound = math.log(2 * math.log(n) / DELTA)
         share = 1.0 / (older - (SHORTEST - 1)) + 1.0 / (newer - (SHORTEST - 1))
         mean0, mean1 = sums / (older * UNIT), (total - sums) / (newer * UNIT)
-        excess = np.abs(mean0 - mean1) - np.sqrt(2 * bound * variance * share) - 2 / 3 * bound * share
+        needed = np.sqrt(2 * bound * variance * share) + 2 / 3 * bound * share
+        excess = np.abs(mean0 - mean1) - needed
         best = int(excess.argmax())
         if excess[best] <= 0:
             return None
-        return Cut(0, n, float(mean0[best]), float(mean1[best]), int(newer[best]))
+        return Cut(0, n, float(mean0[best]), float(mean1[best]), int(newer[best]), float(needed[best]))

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.drift.answers import Answers
+from models.drift.reference import bins
 
 UNIT: Final = 1 << 24
 """A confidence of 1 in the whole numbers that sums are made of: they are exact, so no cut of the stream rounds them
@@ -30,6 +31,8 @@ class Batch:
     """(n + 1,): of the answers before each place, in UNIT."""
     squares: NDArray[np.int64]
     """(n + 1,): likewise of squares, in UNIT**2."""
+    bins: NDArray[np.intp]
+    """(n,): of the histogram that people see."""
 
     def __len__(self) -> int:
         return len(self.confidence)
@@ -42,7 +45,7 @@ class Batch:
         sums, squares = np.zeros(n + 1, np.int64), np.zeros(n + 1, np.int64)
         np.cumsum(units, out=sums[1:])
         np.cumsum(units * units, out=squares[1:])
-        return cls(answers, first, confidence, sums, squares)
+        return cls(answers, first, confidence, sums, squares, bins(confidence))
 
     def moments(self, start: int, end: int) -> tuple[float, float]:
         """Mean and standard deviation of the answers from start up to end."""

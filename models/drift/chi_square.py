@@ -58,5 +58,17 @@ def chance(x: float, freedom: int) -> float:
     return found * math.exp(scale) if scale > -745 else 0.0
 
 
+def critical(level: float, freedom: int) -> float:
+    """The smallest chi-square whose chance is the level or less, within a millionth of itself; 0.0 without a degree of
+    freedom."""
+    if freedom < 1:
+        return 0.0
+    low, high = 0.0, 4.0 * freedom + 100.0
+    while high - low > 1e-6 * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if chance(middle, freedom) > level else (low, middle)
+    return high
+
+
 def _away(x: float, tiny: float) -> float:
     return tiny if abs(x) < tiny else x

@@ -6,11 +6,13 @@ import math
 from typing import Final
 
 import msgspec
+import numpy as np
 
 from models.drift.adwin import Adwin, Cut
 from models.drift.batch import Batch
 from models.drift.collecting import Collecting
 from models.drift.condition import Condition
+from models.drift.excerpt import pair, shown
 from models.drift.fall import SPREAD, Fall, tells
 from models.drift.kolmogorov import chance, distance
 from models.drift.reference import BINS, WINDOW, ConfidenceReference, histogram
@@ -43,6 +45,9 @@ class Seen(msgspec.Struct, frozen=True):
     mean: float
     deviation: float
     histogram: list[int]
+    source: str = ""
+    from_ts: int = 0
+    """Of its first answer."""
 
 
 class ConfidenceState(msgspec.Struct, kw_only=True):
@@ -85,24 +90,54 @@ class ConfidenceDrift:
             while at + WINDOW - len(state.window) <= len(batch):
                 end = at + WINDOW - len(state.window)
                 while falls and falls[0].at <= end:
-                    told += self._fell(batch, falls.pop(0), self.reference)
+                    told += self._fell(batch, falls.pop(0), at, self.reference)
                 told += self._full(batch, at, end, self.reference)
                 state.window, at = Window(), end
-            state.window.add(batch, at, len(batch))
             for cut in falls:
-                told += self._fell(batch, cut, self.reference)
+                told += self._fell(batch, cut, at, self.reference)
+            state.window.add(batch, at, len(batch))
         return told
 
-    def _fell(self, batch: Batch, cut: Cut, reference: ConfidenceReference) -> list[Told]:
-        """ADWIN found a fall."""
+    def _fell(self, batch: Batch, cut: Cut, start: int, reference: ConfidenceReference) -> list[Told]:
+        """ADWIN found a fall. start: place of the first answer that the window doesn't have yet."""
         state, i = self.state, cut.at - 1
         state.fall = Fall.of(cut, batch)
         if not tells(cut, reference.deviation, reference.dependence):
             return []
         title = f"Confidence of {self.spec.identity} has begun to fall: {cut.before:.3f} to {cut.after:.3f}"
-        evidence: dict[str, object] = {"adwin": state.fall.told(batch.first + i), "window_records": cut.width}
         seen = state.warned.see(1, int(batch.answers.ts[i]), CALM)
+        if seen is None:
+            return []
+        evidence = self._latest(batch, start, i, reference)
+        evidence |= {
+            "adwin": state.fall.told(batch.first + i),
+            "window_records": cut.width,
+            "statistic": round(cut.before - cut.after, 6),
+            "critical": state.fall.needed,
+        }
         return self._voice.say("drift_warning", seen, "warning", title, evidence, batch, i)
+
+    def _latest(self, batch: Batch, start: int, i: int, reference: ConfidenceReference) -> dict[str, object]:
+        """Evidence: what came since the last full window began, up to answer i, beside the reference. ADWIN's own
+        window is as long as the stream stayed the same, and keeps no answers."""
+        window = msgspec.structs.replace(self.state.window)
+        window.add(batch, min(start, i), i + 1)
+        last = self.state.seen[-1] if self.state.seen else None
+        counts = histogram(np.frombuffer(window.values, "<f4"))
+        if last is not None:
+            counts = [one + other for one, other in zip(counts, last.histogram, strict=True)]
+        return {
+            "window": {
+                "records": sum(counts),
+                "from": last.source if last else window.source,
+                "to": batch.answers.source(i),
+                "from_ts": last.from_ts if last else window.ts,
+                "to_ts": int(batch.answers.ts[i]),
+            },
+            "reference": reference.told(),
+            "histogram": pair(reference.histogram, counts),
+            "lowest": shown(window.lowest),
+        }
 
     def _full(self, batch: Batch, start: int, end: int, reference: ConfidenceReference) -> list[Told]:
         """A window is full: its last answers are those from start up to end."""
@@ -110,10 +145,13 @@ class ConfidenceDrift:
         values = state.window.and_of(batch, start, end)
         mean, deviation = state.window.moments(batch, start, end)
         d = distance(reference.growing, values)
-        state.seen = [*state.seen[1 - KEPT :], Seen(ts, d, mean, deviation, histogram(values))]
+        first = (state.window.source, state.window.ts)
+        if not state.window.values:
+            first = (batch.answers.source(start), int(batch.answers.ts[start]))
+        state.seen = [*state.seen[1 - KEPT :], Seen(ts, d, mean, deviation, histogram(values), *first)]
         differs = d >= reference.critical - SURE
         state.in_a_row = state.in_a_row + 1 if differs else 0
-        told = self._no_longer_warned(batch, end - 1)
+        told = self._no_longer_warned(batch, start, end, reference)
         plain = state.drifted if self.spec.preset == "classic" else state.suspected
         level = int(state.in_a_row >= IN_A_ROW or (plain.level > 0 and differs))
         looks = [("drift" if plain is state.drifted else "drift_suspected", plain, level)]
@@ -127,13 +165,14 @@ class ConfidenceDrift:
                 told += self._voice.say(kind, seen, severity, title, evidence, batch, end - 1)
         return told
 
-    def _no_longer_warned(self, batch: Batch, i: int) -> list[Told]:
-        state, number = self.state, batch.first + i
+    def _no_longer_warned(self, batch: Batch, start: int, end: int, reference: ConfidenceReference) -> list[Told]:
+        state, number, i = self.state, batch.first + end - 1, end - 1
         if not state.warned.level or state.fall is None or number - state.fall.number < LATELY:
             return []
         title = f"Confidence of {self.spec.identity} hasn't fallen further in {LATELY} answers"
         seen = state.warned.see(0, int(batch.answers.ts[i]), 1)
-        return self._voice.say("drift_warning", seen, "warning", title, {"adwin": state.fall.told(number)}, batch, i)
+        evidence = self._compared(batch, start, end, reference)
+        return self._voice.say("drift_warning", seen, "warning", title, evidence, batch, i)
 
     def _confirmed(self, drop: float, number: int) -> int:
         """Level of the confirmed rule at a full window, whose mean is lower by drop."""
@@ -181,8 +220,8 @@ class ConfidenceDrift:
             "in_a_row": state.in_a_row,
             "needed_drop": round(self.needed, 6),
             "adwin": None if state.fall is None else state.fall.told(batch.first + end - 1),
-            "histogram": {"from": 0, "to": 1, "reference": reference.histogram, "window": seen.histogram},
-            "lowest": [{"source": source, "confidence": round(one, 6)} for one, source in window.lowest],
+            "histogram": pair(reference.histogram, seen.histogram),
+            "lowest": shown(window.lowest),
         }
 
     def page(self) -> dict[str, object]:

@@ -17,6 +17,9 @@ from numpy.typing import NDArray
 
 from models.drift.answers import Answers
 from models.drift.condition import Change, Condition, State
+from models.drift.excerpt import Low, lowest, pair
+from models.drift.reference import BINS as BARS
+from models.drift.reference import histogram
 from models.drift.tally import Ranks
 
 WINDOW: Final = 1000
@@ -64,6 +67,14 @@ class ExpectedState(msgspec.Struct, kw_only=True):
     """Those of the window's complete blocks."""
     odds: list[int] = msgspec.field(default_factory=list)
     """(BINS,) answers by log odds; empty for more than two labels."""
+    start: str = ""
+    """Source of its first answer."""
+    counts: list[int] = msgspec.field(default_factory=list)
+    """Its answers by the best label's probability."""
+    lowest: list[Low] = msgspec.field(default_factory=list)
+    """Those of its answers that promise least."""
+    beside: list[int] = msgspec.field(default_factory=list)
+    """counts of the reference's windows together."""
     reference: list[Expectation] = msgspec.field(default_factory=list)
     newest: Expectation | None = None
     low: int = 0
@@ -87,17 +98,24 @@ class ExpectedPerformance:
         good = np.isfinite(answers.score)
         if not good.all():
             answers = answers.take(good)
-        p = np.clip(answers.score.astype(np.float64), 0, 1)
-        parts = np.rint(p * _UNIT).astype(np.int64)
-        odds = _bins(np.where(answers.best == 1, p, 1 - p)) if self.state.odds else None
+        p = np.clip(answers.score, np.float32(0), np.float32(1))
+        exact = p.astype(np.float64)
+        parts = np.rint(exact * _UNIT).astype(np.int64)
+        odds = _bins(np.where(answers.best == 1, exact, 1 - exact)) if self.state.odds else None
         changes: list[Change] = []
-        at, n = 0, len(answers)
+        at, n, shown = 0, len(answers), 0
         while at < n:
             end = min(n, at + BLOCK - self.state.answers % BLOCK)
-            self._take(int(answers.ts[at]), parts[at:end], None if odds is None else odds[at:end])
-            if self.state.answers == WINDOW and (change := self._close(answers, end - 1)):
-                changes.append(change)
+            if not self.state.answers:
+                self._begin(answers, at)
+            self._sum(parts[at:end], None if odds is None else odds[at:end])
+            if self.state.answers == WINDOW:
+                self._show(answers, p, shown, end)
+                shown = end
+                if change := self._close(answers, end - 1):
+                    changes.append(change)
             at = end
+        self._show(answers, p, shown, n)
         return changes
 
     def page(self) -> dict[str, object]:
@@ -111,10 +129,21 @@ class ExpectedPerformance:
             "newest": None if state.newest is None else _shown(state.newest),
         }
 
-    def _take(self, ts: int, parts: NDArray[np.int64], odds: NDArray[np.intp] | None) -> None:
+    def _begin(self, answers: Answers, at: int) -> None:
         state = self.state
-        if not state.answers:
-            state.first = ts
+        state.first, state.start, state.lowest = int(answers.ts[at]), answers.source(at), []
+        state.counts = [0] * BARS
+
+    def _show(self, answers: Answers, p: NDArray[np.float32], at: int, end: int) -> None:
+        """Some answers, for what people are shown of the window."""
+        state, some = self.state, p[at:end]
+        if not len(some):
+            return
+        state.counts = [one + other for one, other in zip(state.counts, histogram(some), strict=True)]
+        state.lowest = lowest(state.lowest, some, answers, at)
+
+    def _sum(self, parts: NDArray[np.int64], odds: NDArray[np.intp] | None) -> None:
+        state = self.state
         state.answers += len(parts)
         state.block += int(parts.sum())
         if odds is not None:
@@ -133,6 +162,7 @@ class ExpectedPerformance:
         state.answers, state.blocks, state.odds = 0, [], [0] * len(state.odds)
         if len(state.reference) < REFERENCE:
             state.reference.append(newest)
+            state.beside = [one + other for one, other in zip(state.beside or [0] * BARS, state.counts, strict=True)]
             return None
         drop, sure = self._drop(newest)
         low = drop >= DROP and drop >= CRITICAL * sure
@@ -166,11 +196,13 @@ class ExpectedPerformance:
             title=f"{self._subject}: its probabilities promise {'as much as before' if well else 'less'}: {told}",
             evidence={
                 "estimated": True,
-                "window": _shown(newest),
+                "window": _shown(newest) | {"from": self.state.start, "to": source},
                 "reference": [_shown(one) for one in reference],
                 "drop": round(drop, 4),
                 "deviations": round(drop / sure, 2) if sure else None,
                 "critical": CRITICAL,
+                "histogram": pair(self.state.beside or None, self.state.counts),
+                "examples": [low for _, low in self.state.lowest],
             },
             reminder=reminder,
         )

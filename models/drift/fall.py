@@ -26,13 +26,16 @@ class Fall(msgspec.Struct, frozen=True):
     """Means on both sides of the cut."""
     since: int
     """Answers behind the cut."""
+    needed: float = 0.0
+    """By how much the means had to differ."""
 
     @classmethod
     def of(cls, cut: Cut, batch: Batch) -> Self:
         """A cut of the batch's sums."""
         i = cut.at - 1
         ts, source = int(batch.answers.ts[i]), batch.answers.source(i)
-        return cls(batch.first + i, source, ts, round(cut.before, 6), round(cut.after, 6), cut.since)
+        before, after, needed = (round(one, 6) for one in (cut.before, cut.after, cut.needed))
+        return cls(batch.first + i, source, ts, before, after, cut.since, needed)
 
     def told(self, number: int) -> dict[str, object]:
         """For people, JSON, as seen from a later answer."""
@@ -42,6 +45,7 @@ class Fall(msgspec.Struct, frozen=True):
             "records_ago": number - self.number,
             "before": self.before,
             "after": self.after,
+            "critical": self.needed,
             "records_behind_cut": self.since,
         }
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from models.drift.answers import Answers
 from models.drift.cells import Cells, Counts
 from models.drift.condition import Change, Condition, State
-from models.drift.shift import Shift, Test
+from models.drift.shift import TESTS, Shift, Test
 from models.drift.significance import counts_up_to
 from models.reference import FeatureReference
 
@@ -156,6 +156,28 @@ class InputDrift:
             at = end
         return changes
 
+    def most_changed(self) -> list[dict[str, object]]:
+        """For people, JSON: the features that changed most in the open window, or in the one before while that is
+        short; beside other alerts, since inputs are where a person looks next."""
+        closed = self._state.closed
+        if self._state.answers >= CLOSES[-1][0]:
+            shifts = self._shifts(self._counts, self._alike())
+        elif closed is not None:
+            shifts = self._shifts_of(closed)
+        else:
+            return []
+        bound = REMARKABLE / (TESTS * len(shifts))
+        found = []
+        for column, shift, on in zip(self._cells.columns, shifts, self._changed.tolist(), strict=True):
+            test = shift.of(bound)
+            if test is not None:
+                found.append((test.effect, column.name, test, bool(on)))
+        found.sort(key=lambda one: (-one[0], one[1]))
+        return [
+            {"feature": name, "what": test.what, "change": round(effect, 4), "p": float(f"{test.p:.3g}"), "told": on}
+            for effect, name, test, on in found[:_TOLD]
+        ]
+
     def page(self) -> dict[str, object]:
         """For people, JSON: each feature's newest whole window beside its reference."""
         state, closed = self._state, self._state.closed
@@ -169,7 +191,7 @@ class InputDrift:
         }
         if closed is None:
             return told | {"window": None, "features": []}
-        shifts = self._shifts(_ints(closed.counts, "<u2", self._cells.size), np.frombuffer(closed.alike, "<f8"))
+        shifts = self._shifts_of(closed)
         bound = _bound(shifts)
         features = [shift.evidence(_main(shift, bound), bound) for shift in shifts]
         return told | {"window": _window(closed), "features": features}
@@ -246,6 +268,9 @@ class InputDrift:
     def _alike(self) -> NDArray[np.float64]:
         differed, expected = self._spread
         return np.where(expected > 0.5, np.maximum(1.0, differed / np.maximum(expected, 0.5)), 1.0)
+
+    def _shifts_of(self, closed: Closed) -> list[Shift]:
+        return self._shifts(_ints(closed.counts, "<u2", self._cells.size), np.frombuffer(closed.alike, "<f8"))
 
     def _shifts(self, counts: Counts, alike: NDArray[np.float64]) -> list[Shift]:
         columns = zip(self._cells.columns, alike.tolist(), strict=True)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.drift import chi_square, dependence
+from models.drift.answers import Answers
 from models.drift.batch import Batch
 from models.drift.condition import Condition
 from models.drift.reference import ConfidenceReference
@@ -31,6 +32,12 @@ FREQUENT: Final = 50
 """unless they have so many in the window: by chance none has."""
 SHOWN: Final = 5
 """Labels that evidence names: those that changed most."""
+BARS: Final = 12
+"""Labels of its histograms: the most frequent ones."""
+EVERY: Final = 10
+"""Answers between two that may become examples."""
+EXAMPLES: Final = 5
+_KEPT: Final = np.dtype([("label", "<u2"), ("partition", "<i4"), ("offset", "<i8")])
 
 _Number = TypeVar("_Number", np.int64, np.float64)
 
@@ -58,6 +65,8 @@ class LabelState(msgspec.Struct):
     from_ts: int = 0
     source: str = ""
     """Of its first answer."""
+    kept: bytes = b""
+    """Label and source of a few of its answers."""
     in_a_row: int = 0
     last: bytes = b""
     """Counts of the last full window; empty: there was none."""
@@ -112,6 +121,11 @@ class LabelDrift:
         state = self.state
         if not state.seen:
             state.from_ts, state.source = int(batch.answers.ts[start]), batch.answers.source(start)
+        some = slice(start + -state.seen % EVERY, end, EVERY)
+        kept = np.empty(len(best[some]), _KEPT)
+        kept["label"], kept["partition"] = best[some], batch.answers.partition[some]
+        kept["offset"] = batch.answers.offset[some]
+        state.kept += kept.tobytes()
         counts = np.bincount(best[start:end], minlength=len(self.spec.labels))
         if state.counts:
             counts += np.frombuffer(state.counts, np.int64)
@@ -146,21 +160,25 @@ class LabelDrift:
                 },
                 "reference": {"records": int(then.sum()), "dependence": round(reference.dependence, 3)},
                 "statistic": state.statistic,
+                "critical": round(chi_square.critical(LEVEL, freedom), 6),
                 "degrees_of_freedom": freedom,
                 "p_value": state.p_value,
                 "level": LEVEL,
                 "in_a_row": state.in_a_row,
                 "distance": round(apart, 6),
             }
-            title = self._changed(shares_then, shares_now, evidence)
+            title = self._changed(shares_then, shares_now, batch.answers, evidence)
             if not level:
                 title = f"Labels of {self.spec.identity} are as they were"
             told = self._voice.say("label_drift", seen, "warning", title, evidence, batch, i)
-        state.last, state.counts, state.seen = state.counts, b"", 0
+        state.last, state.counts, state.kept, state.seen = state.counts, b"", b"", 0
         return told
 
-    def _changed(self, then: NDArray[np.float64], now: NDArray[np.float64], evidence: dict[str, object]) -> str:
-        """Adds the labels that changed most; returns a sentence about the first."""
+    def _changed(
+        self, then: NDArray[np.float64], now: NDArray[np.float64], answers: Answers, evidence: dict[str, object]
+    ) -> str:
+        """Adds the labels that changed most, and answers that say the one that grew most; returns a sentence about the
+        first. answers: the topic's."""
         most = np.argsort(-np.abs(now - then), kind="stable")[:SHOWN].tolist()
         evidence["labels"] = [
             {
@@ -170,6 +188,15 @@ class LabelDrift:
             }
             for k in most
         ]
+        bars = np.argsort(-np.maximum(then, now), kind="stable")[:BARS]
+        evidence["histogram"] = {
+            "bars": [*(self.spec.labels[k] for k in bars.tolist()), "all others"],
+            "reference": _barred(then, bars),
+            "window": _barred(now, bars),
+        }
+        kept = np.frombuffer(self.state.kept, _KEPT)
+        grown = kept[kept["label"] == int((now - then).argmax())][-EXAMPLES:]
+        evidence["examples"] = [f"{answers.topic}/{one['partition']}/{one['offset']}" for one in grown]
         one = most[0]
         label = self.spec.labels[one]
         return f"{self.spec.identity} answers {label} in {now[one]:.1%} of all cases, {then[one]:.1%} when it began"
@@ -196,3 +223,9 @@ class LabelDrift:
 def _grouped(of_labels: NDArray[_Number], common: NDArray[np.bool_]) -> NDArray[_Number]:
     """Those of the common labels, and the sum of all others as the last one."""
     return np.append(of_labels[common], of_labels[~common].sum())
+
+
+def _barred(shares: NDArray[np.float64], bars: NDArray[np.intp]) -> list[float]:
+    """Of these labels, and of all others together."""
+    of_bars = shares[bars]
+    return [round(share, 4) for share in (*of_bars.tolist(), max(0.0, 1.0 - float(of_bars.sum())))]

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from models.drift.batch import UNIT, Batch
 from models.drift.condition import Condition, State
-from models.drift.reference import WINDOW, ConfidenceReference
+from models.drift.excerpt import Excerpt
+from models.drift.reference import WINDOW, ConfidenceReference, histogram
 from models.drift.spec import Spec
 from models.drift.voice import Severity, Told, Voice
 
@@ -56,6 +57,8 @@ class Levels(NamedTuple):
     usual_share: float | None
     usual_mean: float | None
     """The sample's."""
+    histogram: list[int] | None
+    """Of the sample; with the classic numbers, of what there is to look at beside them."""
 
 
 def levels(spec: Spec, reference: ConfidenceReference | None) -> Levels | None:
@@ -65,7 +68,7 @@ def levels(spec: Spec, reference: ConfidenceReference | None) -> Levels | None:
     always "low" isn't reported for it, while 8 % and 20 % keep their meaning.
     """
     if spec.preset == "classic":
-        return Levels("classic", spec.low_confidence, SHARE, MEAN, None, None)
+        return Levels("classic", spec.low_confidence, SHARE, MEAN, None, None, _beside(spec, reference))
     if len(spec.reference_confidence) >= FEWEST:
         basis: Literal["manifest", "first"] = "manifest"
         sample = np.array(spec.reference_confidence, np.float32)
@@ -86,7 +89,15 @@ def levels(spec: Spec, reference: ConfidenceReference | None) -> Levels | None:
         (min(MEAN[0], mean - max(DROPS[0], noise)), min(MEAN[1], mean - max(DROPS[1], noise))),
         usual,
         mean,
+        histogram(sample),
     )
+
+
+def _beside(spec: Spec, reference: ConfidenceReference | None) -> list[int] | None:
+    if reference is not None:
+        return reference.histogram
+    given = np.array(spec.reference_confidence, np.float32)
+    return histogram(given) if len(given) else None
 
 
 class LevelState(msgspec.Struct):
@@ -96,6 +107,12 @@ class LevelState(msgspec.Struct):
     """Low confidences since the last full window."""
     last: list[int] = msgspec.field(default_factory=list)
     """Of the last five windows, oldest first."""
+    window: Excerpt = msgspec.field(default_factory=Excerpt)
+    """The one that isn't full."""
+    windows: list[Excerpt] = msgspec.field(default_factory=list)
+    """The last five."""
+    block: Excerpt = msgspec.field(default_factory=Excerpt)
+    """The one that isn't full."""
     count: int = 0
     total: int = 0
     """Of the block that isn't full: answers, and their sum in UNIT."""
@@ -148,7 +165,9 @@ class LevelRules:
         for full in range(at + WINDOW - (batch.first + at) % WINDOW, end + 1, WINDOW):
             state.last.append(state.lows + int(np.count_nonzero(low[at:full])))
             del state.last[:-LAST]
-            state.lows, at = 0, full
+            state.window.add(batch, at, full, 1)
+            state.windows = [*state.windows[1 - LAST :], state.window]
+            state.window, state.lows, at = Excerpt(), 0, full
             share = sum(state.last) / (LAST * WINDOW)
             level = sum(share >= one for one in held.share)
             if level == 0 and state.share_low.level and share >= STAY * held.share[0]:
@@ -156,11 +175,12 @@ class LevelRules:
             if seen := state.share_low.see(level, int(batch.answers.ts[full - 1]), CALM):
                 told += self._share(batch, full - 1, share, held, seen)
         state.lows += int(np.count_nonzero(low[at:end]))
+        state.window.add(batch, at, end, 1)
         return told
 
     def _means(self, batch: Batch, start: int, end: int, held: Levels) -> list[Told]:
         state, told = self.state, list[Told]()
-        ts, at = batch.answers.ts[start:end], 0
+        ts, at, begun = batch.answers.ts[start:end], 0, 0
         forwards = not (ts[1:] < ts[:-1]).any()
         while at < len(ts):
             if not state.count:
@@ -171,8 +191,10 @@ class LevelRules:
             state.count += until - at
             at = until
             if full:
-                told += self._block(batch, start + at - 1, held)
+                told += self._block(batch, start + begun, start + at - 1, held)
                 state.count = state.total = 0
+                state.block, begun = Excerpt(), at
+        state.block.add(batch, start + begun, end)
         return told
 
     def _full(self, ts: NDArray[np.int64], forwards: bool) -> tuple[int, int]:
@@ -188,8 +210,8 @@ class LevelRules:
         end = int(later.argmax())
         return (end + 1, int(begun[end])) if later[end] else (0, int(begun[-1]))
 
-    def _block(self, batch: Batch, i: int, held: Levels) -> list[Told]:
-        """The block is full: its last answer is i."""
+    def _block(self, batch: Batch, begun: int, i: int, held: Levels) -> list[Told]:
+        """The block is full: its last answers are those from begun to i."""
         state = self.state
         mean = state.mean = state.total / (state.count * UNIT)
         ts = int(batch.answers.ts[i])
@@ -206,13 +228,16 @@ class LevelRules:
         if level == 0 and state.mean_low.level and state.below[0]:
             level = 1
         seen = state.mean_low.see(level, ts, CALM)
-        return self._mean(batch, i, mean, level, held, seen) if seen else []
+        if seen is None:
+            return []
+        state.block.add(batch, begun, i + 1)
+        return self._mean(batch, i, mean, level, held, seen)
 
     def _share(self, batch: Batch, i: int, share: float, held: Levels, seen: tuple[State, bool]) -> list[Told]:
         title = f"{share:.1%} of the last 1,000 answers of {self.spec.identity} have low confidence"
         evidence: dict[str, object] = {
+            **Excerpt.joined(self.state.windows).told(batch, i, held.histogram),
             "basis": held.basis,
-            "records": LAST * WINDOW,
             "share": round(share, 6),
             "usual_share": held.usual_share,
             "thresholds": {"warning": round(held.share[0], 6), "critical": round(held.share[1], 6)},
@@ -229,10 +254,8 @@ class LevelRules:
         if level:
             title += f", below {held.mean[level - 1]:.3f} for {(ts - state.below_since[level - 1]) // 1000} s"
         evidence: dict[str, object] = {
+            **state.block.told(batch, i, held.histogram),
             "basis": held.basis,
-            "records": state.count,
-            "from_ts": state.since,
-            "to_ts": ts,
             "mean": round(mean, 6),
             "usual_mean": held.usual_mean,
             "thresholds": {"warning": round(held.mean[0], 6), "critical": round(held.mean[1], 6)},
@@ -243,8 +266,9 @@ class LevelRules:
     def page(self) -> dict[str, object]:
         """For people, JSON."""
         state, held = self.state, self.levels
+        named = {} if held is None else held._asdict()
         return {
-            "held_to": None if held is None else held._asdict(),
+            "held_to": {name: one for name, one in named.items() if name != "histogram"} or None,
             "share": sum(state.last) / (LAST * WINDOW) if state.last else None,
             "mean": state.mean,
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -133,14 +134,26 @@ class Monitor:
             return []
         self._state.ts, self._state.source = int(answers.ts[-1]), answers.source(len(answers) - 1)
         told = self._sure(answers)
-        if self.inputs is not None:
-            told += self.inputs.fold(answers)
         if self.expected is not None:
             told += self.expected.fold(answers)
-        if len(told) > 1:
-            places = {answers.source(i): i for i in range(len(answers))}
-            told.sort(key=lambda change: places[change.source])
-        return told
+        if self.inputs is None and len(told) < 2:
+            return told
+        places = {answers.source(i): i for i in range(len(answers))} if told else {}
+        told.sort(key=lambda change: places[change.source])
+        return told if self.inputs is None else self._beside(self.inputs, answers, told, places)
+
+    def _beside(
+        self, inputs: InputDrift, answers: Answers, told: list[Change], places: Mapping[str, int]
+    ) -> list[Change]:
+        """Those changes, each with what had changed most in the inputs by then, and the inputs' own between them."""
+        found: list[Change] = []
+        at = 0
+        for change in told:
+            end = places[change.source] + 1
+            found += inputs.fold(answers.take(slice(at, end)))
+            found.append(_with(change, inputs))
+            at = end
+        return found + inputs.fold(answers.take(slice(at, None)))
 
     def _sure(self, answers: Answers) -> list[Change]:
         """What confidences and labels say."""
@@ -187,7 +200,8 @@ class Monitor:
         told = zip(outcomes.outcomes, offsets, strict=True)
         fresh = [one for one, offset in told if offset > newest and one.ts > self._state.since]
         self._state.judged[where] = max(newest, outcomes.offset, *offsets)
-        return self.performance.judge(fresh)
+        judged = self.performance.judge(fresh)
+        return judged if self.inputs is None else [_with(change, self.inputs) for change in judged]
 
     def reset(self) -> list[Change]:
         """Begins anew with the next answer, since a person said so: its first 2,000 are the new reference. Returns
@@ -239,3 +253,9 @@ class Monitor:
         if self._state.judged:
             page["performance"] = self.performance.page()
         return page
+
+
+def _with(change: Change, inputs: InputDrift) -> Change:
+    if not (most := inputs.most_changed()):
+        return change
+    return msgspec.structs.replace(change, evidence=change.evidence | {"features": most})

@@ -107,6 +107,7 @@ class PerformanceDrift:
             "judgements": state.judgements,
             "newest": None if state.newest is None else _of(state.newest),
             "reference": self._reference_page(),
+            "kept": self.kept(),
             "windows": [
                 {"first": window.start, "last": window.end - 1, "judged": window.judged, "figures": figures(quality)}
                 for window in state.windows
@@ -118,6 +119,20 @@ class PerformanceDrift:
             "unusable": state.unusable,
             "too_late": state.too_late,
         }
+
+    def kept(self) -> dict[str, object] | None:
+        """For people, JSON: the figures of all windows together, and of what event times they are; None: no label."""
+        windows = self.state.windows
+        quality = self.quality
+        if quality is None:
+            return None
+        return {"first": windows[0].start, "last": windows[-1].end - 1, "figures": figures(quality)}
+
+    @property
+    def quality(self) -> Quality | None:
+        """Of all windows together; None: no label has come."""
+        windows = self.state.windows
+        return self._tally.quality(summed([window.sums for window in windows])) if windows else None
 
     def _reference_page(self) -> dict[str, object] | None:
         if (declared := self._performance.measured) is not None:

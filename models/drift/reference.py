@@ -86,7 +86,12 @@ class ConfidenceReference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def histogram(values: NDArray[np.float32]) -> list[int]:
-    """Counts in BINS bins of one width over [0, 1]; a value on a border is in the upper one, 1 in the last."""
-    bins = np.minimum((values * np.float32(BINS)).astype(np.intp), BINS - 1)
-    counts: list[int] = np.bincount(bins, minlength=BINS).tolist()
+    """Counts in each of the bins."""
+    counts: list[int] = np.bincount(bins(values), minlength=BINS).tolist()
     return counts
+
+
+def bins(values: NDArray[np.float32]) -> NDArray[np.intp]:
+    """BINS of one width over [0, 1]; a value on a border is in the upper one, 1 in the last."""
+    found: NDArray[np.intp] = np.minimum((values * np.float32(BINS)).astype(np.intp), BINS - 1)
+    return found

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from models.drift.batch import Batch, moments
-
-EXAMPLES: Final = 3
-"""Answers that are named: those with the lowest confidence."""
+from models.drift.excerpt import Low, lowest
 
 
 class Window(msgspec.Struct):
@@ -25,8 +21,8 @@ class Window(msgspec.Struct):
     total: int = 0
     squares: int = 0
     """In UNIT and UNIT**2."""
-    lowest: list[tuple[float, str]] = msgspec.field(default_factory=list)
-    """Confidence and source, lowest first, the earlier one first where they are the same."""
+    lowest: list[Low] = msgspec.field(default_factory=list)
+    """Lowest first, the earlier one first where they are the same."""
 
     def __len__(self) -> int:
         return len(self.values) // 4
@@ -40,9 +36,7 @@ class Window(msgspec.Struct):
         self.values += batch.confidence[start:end].astype("<f4", copy=False).tobytes()
         self.total += int(batch.sums[end] - batch.sums[start])
         self.squares += int(batch.squares[end] - batch.squares[start])
-        order = np.argsort(batch.confidence[start:end], kind="stable")[:EXAMPLES]
-        more = [(float(batch.confidence[start + k]), batch.answers.source(start + k)) for k in order.tolist()]
-        self.lowest = sorted(self.lowest + more, key=lambda one: one[0])[:EXAMPLES]
+        self.lowest = lowest(self.lowest, batch.confidence[start:end], batch.answers, start)
 
     def moments(self, batch: Batch, start: int, end: int) -> tuple[float, float]:
         """Mean and standard deviation of its values and these."""

@@ -35,7 +35,7 @@ def worker(name: str, *partitions: int, here: bool = False, trouble: str | None 
 
 def side(version: str, role: str, share: float | None, *on: str, **said: Any) -> dict[str, Any]:
     """A version beside others, of which nothing is counted but what is said here."""
-    nothing = dict.fromkeys(("error", "confidence", "low", "agreement"))
+    nothing = dict.fromkeys(("error", "confidence", "low", "agreement", "accuracy", "loss"))
     usual = {"version": version, "role": role, "share": share, "since": 1_764_374_400_000, "on": list(on)}
     return usual | {"figures": {}} | nothing | said
 

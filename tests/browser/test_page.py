@@ -156,7 +156,7 @@ MODELS: dict[str, Any] = {
         "frozen": True,
         "behind": ["c"],
         "sides": [
-            side("2", "active", 0.9, "a", error=0.0),
+            side("2", "active", 0.9, "a", error=0.0, accuracy=0.812, figures={"labelled": 1234}),
             side("3", "canary", 0.1, "a", error=0.004, agreement=0.985, figures={"answers": 1500, "compared": 1200}),
             side("4", "shadow", None, "a"),
         ],
@@ -169,7 +169,7 @@ TOLD: dict[str, Any] = {
 
 async def test_a_drift_is_seen_and_acknowledged_by_somebody_with_a_name(page: Page, make: Make) -> None:
     one = (await make().start()).own(*range(PARTITIONS))
-    put(one, "churn", "2", ill=True)
+    put(one, "churn", "2", ill=True, labels=400)
     asked: list[Any] = []
 
     async def answer(route: Route) -> None:
@@ -180,6 +180,9 @@ async def test_a_drift_is_seen_and_acknowledged_by_somebody_with_a_name(page: Pa
     await opened(page, one)
     drift, said = page.get_by_role("table", name="Drift"), page.locator("#drift-said")
     await expect(drift).to_contain_text("drift since")
+    await expect(drift).to_contain_text(
+        "accuracy 0.750, AUC 0.500, calibration error 0.050, log loss 0.570 of 400 labels"
+    )
     await page.get_by_role("button", name="churn@2", exact=True).click()
     await expect(page.get_by_role("img", name=re.compile("^Confidence of each"))).to_be_visible()
     await expect(page.get_by_role("img", name=re.compile("^How confidence is spread"))).to_be_visible()
@@ -190,6 +193,33 @@ async def test_a_drift_is_seen_and_acknowledged_by_somebody_with_a_name(page: Pa
     await acknowledge.click()
     await expect(said).to_have_text("Asked for: acknowledge churn@2.")
     assert asked == [{"action": "acknowledge", "version": "2", "author": "anna"}]
+    detectors = page.get_by_role("table", name="Detectors of churn@2")
+    for words in ("2,000 answers, mean 0.8", "in a row differ", "ADWIN", "told below"):
+        await expect(detectors).to_contain_text(words)
+
+
+async def test_a_single_alert_is_resolved_by_somebody_with_a_name(page: Page, make: Make) -> None:
+    one = await make().start()
+    asked: list[Any] = []
+
+    async def answer(route: Route) -> None:
+        asked.append(route.request.post_data_json)
+        await route.fulfill(status=202, json={})
+
+    await page.route("**/models/churn", answer)
+    told = [
+        alert("it drifts", kind="drift", id="a/1"),
+        alert("it was", kind="label_drift", state="resolved"),
+        alert("no"),
+    ]
+    await tell(page, frame(worker("a", 0, here=True), alerts=told, alerts_trouble=None))
+    await page.goto(one.url)
+    await page.get_by_label("Your name").fill("anna")
+    await expect(page.locator("#alerts").get_by_role("button")).to_have_count(2)
+    await page.get_by_role("button", name="resolve drift of churn@2").click()
+    await expect(page.locator("#drift-said")).to_have_text("Asked for: resolve churn@2.")
+    assert asked == [{"action": "resolve", "version": "2", "author": "anna", "alert": "a/1"}]
+    assert (await Axe().run(page)).violations_count == 0
 
 
 async def test_what_is_wrong_is_shown_in_words(page: Page, make: Make) -> None:
@@ -208,6 +238,8 @@ async def test_what_is_wrong_is_shown_in_words(page: Page, make: Make) -> None:
     await expect(page.get_by_role("table", name="Lag by partition")).to_contain_text("no worker has it")
     models = page.get_by_role("table", name="Models")
     await expect(models.get_by_role("row")).to_have_count(4)
+    for words in ("81.2%", "of 1,234"):
+        await expect(models.get_by_role("row").nth(1)).to_contain_text(words)
     canary = models.get_by_role("row").nth(2)
     for words in ("frozen", "canary", "10%", "0.4%", "98.5%", "of 1,200"):
         await expect(canary).to_contain_text(words)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -52,13 +53,37 @@ def started(rig: Rig, **request: Any) -> Worker:
     return worker
 
 
+def answered_by(rig: Rig, version: str, first: int) -> int:
+    """Sends events until a version answers one. Returns the next number."""
+    number = first
+
+    def answers() -> bool:
+        nonlocal number
+        number = sure.send(rig, ill(5), first=number)
+        reader = rig.reader("predictions")
+        reader.catch_up()
+        return any(record.json["version"] == version for record in reader.records[-50:])
+
+    until(answers, 20, what=f"version {version} answers", alive=rig.running())
+    return number
+
+
+def written(rig: Rig, topic: str, which: Callable[[Any], bool]) -> int:
+    """ms since epoch: when the first record of this kind was, by the worker's clock."""
+    return next(record.timestamp for record in rig.reader(topic).records if which(record.json))
+
+
 def test_a_drift_is_told_once_and_the_fallback_answers_within_two_seconds(rig: Rig) -> None:
     started(rig, fallback="1", response="freeze, fallback, retrain")
     n = sure.send(rig, well(REFERENCE + 600))
     rig.wait_records("predictions", n)
     n = sure.send(rig, ill(900), first=n)
     drift = sure.wait_alert(rig, "drift")
-    until(lambda: active(rig) == "1", 10, what="the fallback is deployed", alive=rig.running())
+    n = answered_by(rig, "1", first=n)
+    assert active(rig) == "1"
+    told_at = written(rig, "alerts", lambda alert: alert["id"] == drift["id"])
+    switched = written(rig, "predictions", lambda prediction: prediction["version"] == "1") - told_at
+    assert switched <= 2000, f"{switched} ms from the alarm to the first answer of the fallback"
     assert drift["subject"] == "sure@2"
     assert drift["severity"] == "critical"
     assert drift["evidence"]["response"] == {"asked": "freeze, fallback, retrain", "based_on": 1}

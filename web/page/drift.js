@@ -1,7 +1,7 @@
 // What the detectors of each version see, and what a person says to them.
 
 import { byId, cell, element, emptyRow, numberCell, say, show } from "./dom.js";
-import { count, moment, score } from "./format.js";
+import { count, moment, NONE, score } from "./format.js";
 import { refusal } from "./stream.js";
 import { ask, headers } from "./token.js";
 
@@ -10,6 +10,24 @@ const AUTHOR = "homunculus.author";
 const SVG = "http://www.w3.org/2000/svg";
 const WIDE = 320;
 const TALL = 90;
+const CONDITIONS = new Set([
+  "drift",
+  "drift_suspected",
+  "drift_warning",
+  "low_confidence_share",
+  "low_confidence_mean",
+  "label_drift",
+  "input_drift",
+  "performance_expected",
+  "performance_drift",
+]);
+const NAMES = {
+  auc: "AUC",
+  log_loss: "log loss",
+  ece: "calibration error",
+  mae: "mean absolute error",
+  rmse: "root mean square error",
+};
 
 let chosen = null;
 let telling = false;
@@ -38,7 +56,7 @@ async function draw() {
   const response = await call("/drift");
   if (!response.ok) return;
   const { versions, trouble } = await response.json();
-  const rows = versions.map(({ subject, answers, open }) => ({ subject, answers, open }));
+  const rows = versions.map(({ subject, answers, open, quality }) => ({ subject, answers, open, quality }));
   show(byId("drift").tBodies[0], [rows, chosen], () =>
     rows.length ? rows.map(row) : [emptyRow(4, "No answers were looked at yet.")],
   );
@@ -49,7 +67,14 @@ async function draw() {
   if (chosen && rows.some(({ subject }) => subject === chosen)) await drawOne(chosen);
 }
 
-function row({ subject, answers, open }) {
+/** What labels say, in words: accuracy 0.812, AUC 0.753 of 1,234 labels. */
+function judged({ first, last, figures: { rows, ...figures } }) {
+  const told = Object.entries(figures).map(([name, value]) => `${NAMES[name] ?? name} ${score(value)}`);
+  const text = `${told.join(", ")} of ${count(rows)} labels`;
+  return element("div", { class: "quiet", title: `events of ${moment(first)} to ${moment(last)}` }, text);
+}
+
+function row({ subject, answers, open, quality }) {
   const pick = element("button", { type: "button", class: "link", "aria-expanded": String(subject === chosen) }, subject);
   pick.addEventListener("click", () => {
     chosen = subject === chosen ? null : subject;
@@ -74,6 +99,7 @@ function row({ subject, answers, open }) {
             ),
           )
         : [element("span", { class: "mark good" }, "nothing is wrong")]),
+      quality ? judged(quality) : null,
     ),
     open.length ? buttons(subject) : cell(""),
   );
@@ -81,16 +107,22 @@ function row({ subject, answers, open }) {
 
 const words = ({ kind, by }) => `${kind.replaceAll("_", " ")}${by ? `, known to ${by}` : ""}`;
 
-function buttons(subject) {
-  const made = ["acknowledge", "resolve"].map((action) => {
-    const button = element("button", { type: "button", "aria-label": `${action} what is wrong with ${subject}` }, action);
-    button.addEventListener("click", () => tell(subject, action));
-    return button;
-  });
-  return element("td", { class: "wrap" }, ...made);
+const buttons = (subject) => element("td", { class: "wrap" }, ...says(subject, `what is wrong with ${subject}`));
+
+/** What a person may say of an alert; nothing where that can't be said. */
+export function saysOf({ id, kind, state, subject }) {
+  return CONDITIONS.has(kind) && state !== "resolved" ? says(subject, `${kind.replaceAll("_", " ")} of ${subject}`, id) : [];
 }
 
-async function tell(subject, action) {
+function says(subject, what, alert) {
+  return ["acknowledge", "resolve"].map((action) => {
+    const button = element("button", { type: "button", "aria-label": `${action} ${what}` }, action);
+    button.addEventListener("click", () => tell(subject, action, alert));
+    return button;
+  });
+}
+
+async function tell(subject, action, alert) {
   const author = byId("author").value.trim();
   if (!author) {
     say(byId("drift-said"), "Say who you are first.");
@@ -103,7 +135,7 @@ async function tell(subject, action) {
     const response = await call(`/models/${encodeURIComponent(model)}`, {
       method: "POST",
       headers: { "Content-Type": "application/json" },
-      body: JSON.stringify({ action, version, author }),
+      body: JSON.stringify({ action, version, author, alert }),
     });
     const told = response.ok ? `Asked for: ${action} ${subject}.` : `Refused: ${(await refusal(response)).message}.`;
     say(byId("drift-said"), told);
@@ -121,12 +153,50 @@ async function drawOne(subject) {
   const confidence = page.confidence ?? {};
   const points = confidence.life?.points?.length > 1 ? confidence.life : confidence.recent;
   const reference = confidence.reference?.mean ?? null;
-  show(byId("drift-one"), [subject, points, confidence.histogram, reference], () => [
+  const known = detectors(page);
+  show(byId("drift-one"), [subject, points, confidence.histogram, reference, known], () => [
     element("h3", {}, subject),
     ...(points?.points.length > 1 ? [overTime(points, reference)] : []),
     ...(confidence.histogram?.reference ? [spread(confidence.histogram)] : []),
+    table(`Detectors of ${subject}`, known),
     element("p", { class: "quiet" }, "GET ", element("code", {}, `/drift/${subject}`)),
   ]);
+}
+
+/** What each detector has found by now: [its name, in words]. */
+function detectors({ confidence, levels, labels, inputs, expected, performance }) {
+  const found = [];
+  if (confidence) {
+    const { reference, collected, windows, in_a_row, adwin } = confidence;
+    const held = reference ? `${count(reference.records)} answers, mean ${score(reference.mean)}` : `${count(collected)} answers by now`;
+    found.push(["Reference", held]);
+    const last = windows.at(-1);
+    if (last)
+      found.push([
+        "Windows of 200",
+        `distance ${score(last.statistic)}, differs from ${score(reference?.critical)} on; ${count(in_a_row)} in a row differ`,
+      ]);
+    const fall = adwin.last_fall;
+    const fell = fall ? `; fell from ${score(fall.before)} to ${score(fall.after)} at ${moment(fall.ts)}` : "";
+    found.push(["ADWIN", `mean ${score(adwin.mean)} of ${count(adwin.records)} answers${fell}`]);
+  }
+  const held = levels?.held_to;
+  if (held) {
+    const [share, mean] = [held.share, held.mean].map((limits) => limits.map(score).join(" and "));
+    found.push(["Low confidence", `share ${score(levels.share)}, told from ${share} on`]);
+    found.push(["Mean confidence", `${score(levels.mean)}, told below ${mean}`]);
+  }
+  if (labels && labels.p_value !== undefined) found.push(["Labels", `p ${labels.p_value ?? NONE}, ${count(labels.in_a_row)} windows in a row differ`]);
+  if (inputs) found.push(["Inputs", inputs.changed.length ? `${inputs.changed.join(", ")} changed` : `none changed, ${count(inputs.windows)} windows`]);
+  if (expected?.newest) found.push(["Expected accuracy", `${score(expected.newest.accuracy)}, estimated before labels come`]);
+  for (const one of performance?.newest?.verdicts ?? [])
+    found.push([`${NAMES[one.metric] ?? one.metric}, newest judgement`, `${score(one.window)}, reference ${score(one.reference)}`]);
+  return found;
+}
+
+function table(caption, rows) {
+  const lines = rows.map(([name, value]) => element("tr", {}, element("th", { scope: "row" }, name), cell(value, { class: "wide" })));
+  return element("table", {}, element("caption", { class: "quiet" }, caption), element("tbody", {}, ...lines));
 }
 
 function drawing(label, ...parts) {

@@ -1,5 +1,6 @@
 // What the newest frame says, in tiles, tables and lists.
 
+import { saysOf } from "./drift.js";
 import { byId, cell, element, emptyRow, numberCell, say, show } from "./dom.js";
 import { ago, count, duration, moment, NONE, ranges, share } from "./format.js";
 
@@ -178,13 +179,14 @@ export function drawModels(frame) {
             numberCell(share(row.share)),
             numberCell(share(row.error)),
             agreement(row),
+            rightness(row),
             cell(row.on.length === reporting && reporting > 1 ? `all ${reporting}` : row.on.join(", "), {
               class: "wrap",
             }),
             element("td", {}, time(row.since, frame.now)),
           ),
         )
-      : [emptyRow(8, 'No model is live: publish {"active": VERSION} to control, keyed by the model\'s name.')],
+      : [emptyRow(9, 'No model is live: publish {"active": VERSION} to control, keyed by the model\'s name.')],
   );
   const said = troublesOf(frame);
   show(byId("model-troubles"), said, () => said.map((text) => element("li", {}, mark("attention", text))));
@@ -195,6 +197,13 @@ function agreement({ agreement, figures }) {
   if (agreement === null) return numberCell(NONE);
   const told = element("td", { class: "number" }, share(agreement));
   told.append(element("div", { class: "quiet" }, `of ${count(figures.compared ?? 0)}`));
+  return told;
+}
+
+/** How many of its labelled answers were right, and how many labels have come. */
+function rightness({ accuracy, figures }) {
+  const told = numberCell(share(accuracy));
+  if (figures.labelled) told.append(element("div", { class: "quiet" }, `of ${count(figures.labelled)}`));
   return told;
 }
 
@@ -237,7 +246,7 @@ export function drawAlerts(alerts, trouble, now) {
           time(alert.at, now),
         ),
         element("div", {}, alert.title),
-        element("div", { class: "quiet" }, alert.kind),
+        element("div", { class: "quiet" }, alert.kind, " ", ...saysOf(alert)),
       ),
     );
   });

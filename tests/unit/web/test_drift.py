@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from engine.publisher import partition_of
-from tests.unit.web.detectors import put
+from tests.unit.web.detectors import NOW, put
 from tests.unit.web.test_neighbours import assign
 from tests.unit.web.worker import PARTITIONS, Make
+
+LOSS = -0.75 * math.log(0.8) - 0.25 * math.log(0.2)
 
 
 async def test_every_version_is_told_of_with_what_is_wrong(make: Make) -> None:
@@ -46,6 +50,24 @@ async def test_another_workers_versions_are_in_the_list_and_asked_for_there(make
     assert status == 200
     assert [found["subject"] for found in seen["versions"]] == [f"{ours}@1"]
     assert list(seen["trouble"]) == [b.url]
+
+
+async def test_what_labels_say_is_in_the_list_and_on_models(make: Make) -> None:
+    one = (await make().start()).own(*range(PARTITIONS))
+    put(one, "churn", "2", labels=400)
+    put(one, "churn", "3")
+    _, seen = await one.get("/drift")
+    told = {found["subject"]: found.get("quality") for found in seen["versions"]}
+    assert told["churn@3"] is None
+    figures = {"rows": 400, "accuracy": 0.75, "auc": 0.5, "ece": 0.05, "log_loss": LOSS}
+    assert told["churn@2"]["figures"] == pytest.approx(figures, abs=1e-5)
+    assert told["churn@2"]["first"] <= NOW <= told["churn@2"]["last"]
+    status, page = await one.get("/drift/churn@2")
+    assert (status, page["performance"]["kept"]) == (200, told["churn@2"])
+
+    manifest: Any = SimpleNamespace(name="churn", feedback=object())
+    one.app.engine.models.versions = lambda: [SimpleNamespace(manifest=manifest)]  # type: ignore[method-assign,list-item]
+    assert (await one.get("/models"))[1]["quality"] == {"churn@2": told["churn@2"]}
 
 
 @pytest.mark.parametrize(

@@ -16,13 +16,13 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from core.rules import Rule, RuleSet
 from models.decoder.figures import Figures as Talked
-from models.drift.monitor import State
 from models.drift.ordering import OrderingState
 from models.drift.singles import Singles
 from models.limits import Figures
 from models.meter import ModelMeter
 from models.swap import Stage
-from tables.drift import Watch, packed, watches
+from tables.drift import Reference, Watch, packed, references, watches
+from tests.unit.web.detectors import monitor
 from tests.unit.web.worker import Make, Start, Worker
 from web.metrics import WorkerCollector
 
@@ -39,7 +39,9 @@ class Listed(NamedTuple):
     labels: frozenset[str]
 
 
-WATCHED = watches.encode(packed(Watch(OrderingState(), State(), Singles())))
+MONITOR = monitor("churn", "2", ill=False, labels=8)
+WATCHED = watches.encode(packed(Watch(OrderingState(), MONITOR.state, Singles())))
+HELD = references.encode(packed(Reference(MONITOR.spec, MONITOR.frozen)))
 
 
 def listed() -> dict[str, Listed]:
@@ -73,7 +75,7 @@ def busy(worker: Worker) -> Worker:
         histogram.observe(0.02, 1, TRACE)
     engine.models.device.memory.limit = 10**9
     engine.tasks = {0: task(open=True, topics=["observations"]), 1: task(open=False, topics=["observations"])}
-    engine.tables |= {watches.name: watches}
+    engine.tables |= {watches.name: watches, references.name: references}
     engine.pulse.lag = lambda: {"observations": {0: 7}}
     engine.standbys.staleness = lambda: {2: 1.5, 3: None}
     engine.gate.counts["llm_trigger_policy", "admins", "pass"] += 1
@@ -106,7 +108,7 @@ def task(**given: Any) -> Any:
         reason="restoring its tables",
         sizes=lambda: {"notes": (10, 1000, 3), "drift": (1, 9, 0)},
         store=SimpleNamespace(close=lambda: None),
-        shard=lambda table: SimpleNamespace(walk=lambda start: [(b"churn@2", WATCHED)]),
+        shard=lambda table: SimpleNamespace(walk=lambda start: [(b"churn@2", WATCHED)], finished=lambda key: HELD),
         **given,
     )
 
@@ -120,6 +122,14 @@ async def text(worker: Worker, **headers: str) -> tuple[str, str]:
 async def test_the_documentation_lists_every_metric_with_type_unit_and_labels(make: Make) -> None:
     collector = WorkerCollector(busy(make()).app)
     assert seen(list(collector.collect())) == listed()
+
+
+async def test_what_labels_say_is_there_for_each_version(make: Make) -> None:
+    found = {metric.name: metric for metric in WorkerCollector(busy(make()).app).collect()}
+    samples = found["homunculus_model_quality"].samples
+    assert {(sample.labels["model"], sample.labels["version"]) for sample in samples} == {("churn", "2")}
+    figures = {sample.labels["figure"]: sample.value for sample in samples}
+    assert figures == pytest.approx({"accuracy": 0.75, "auc": 0.5, "ece": 0.05, "log_loss": 0.569717}, abs=1e-5)
 
 
 async def test_who_accepts_openmetrics_gets_it_with_the_traces_to_look_at(start: Start) -> None:
