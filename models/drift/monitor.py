@@ -132,14 +132,14 @@ class Monitor:
         if not len(answers):
             return []
         self._state.ts, self._state.source = int(answers.ts[-1]), answers.source(len(answers) - 1)
-        told = self._sure(answers)
+        each = [self._sure(answers)]
         if self.inputs is not None:
-            told += self.inputs.fold(answers)
+            each.append(self.inputs.fold(answers))
         if self.expected is not None:
-            told += self.expected.fold(answers)
-        if len(told) > 1:
-            places = {answers.source(i): i for i in range(len(answers))}
-            told.sort(key=lambda change: places[change.source])
+            each.append(self.expected.fold(answers))
+        told = [change for changes in each for change in changes]
+        if sum(map(bool, each)) > 1:  # what one of them has told is in order
+            told.sort(key=lambda change: answers.place(change.source))
         return told
 
     def _sure(self, answers: Answers) -> list[Change]:
