@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 
@@ -24,7 +25,7 @@ from engine.engine import Engine
 from engine.publisher import partition_of
 from engine.rights import WRITE, may
 from engine.tracing import output_headers
-from models.drift.answers import Answers, Scored
+from models.drift.answers import Answers, Scored, faults
 from models.drift.command import Command, obey
 from models.drift.condition import Change
 from models.drift.monitor import Monitor
@@ -105,14 +106,12 @@ class Owner:
         deployment = self._engine.models.wanted(model)
         # Until all is staged: should something raise, the table's value is what counts.
         del self._detectors[partition, key]
-        for place, (s, i, record) in enumerate(told):
+        for group in _together(told):
+            s, i, record = group[-1]
             if isinstance(record, Scored):
-                try:
-                    detectors.take(record, s.records[i].timestamp)
-                except RecordError as error:
-                    self._drop(s, i, error)
-                if place + 1 < len(told) and isinstance(told[place + 1].record, Scored):
-                    continue  # looked at together: a look costs by itself
+                scored = [(cast(Scored, one.record), one.s.records[one.at].timestamp) for one in group]
+                for place, error in detectors.take(scored).items():
+                    self._drop(group[place].s, group[place].at, error)
             for change in detectors.fold() if isinstance(record, Scored) else detectors.see(record):
                 await self._tell(s, i, model, version, change, deployment, detectors)
             for alert in detectors.singles_told(key, deployment):
@@ -217,11 +216,16 @@ class Detectors:
         self._seen: Answers | None = None
         self._now = 0
 
-    def take(self, scored: Scored, now: int) -> None:
-        """Puts answers in order; fold() looks at those whose turn has come. now: when they were written, ms since
-        epoch. Raises DecodeError."""
-        self._now = now
-        self._ordering.add(Answers.of(scored, self._columns, self._topic), now)
+    def take(self, scored: Sequence[tuple[Scored, int]]) -> dict[int, DecodeError]:
+        """Puts answers in order; fold() looks at those whose turn has come. scored: each with when it was written, ms
+        since epoch. Returns what is wrong with some of them, by their place."""
+        self._now = scored[-1][1]
+        wrong = faults([one for one, _ in scored], self._columns)
+        good = [(one, at) for i, (one, at) in enumerate(scored) if i not in wrong and len(one)]
+        if good:
+            answers = Answers.of([one for one, _ in good], self._columns, self._topic)
+            self._ordering.add_all(answers, [len(one) for one, _ in good], [at for _, at in good])
+        return wrong
 
     def fold(self) -> list[Change]:
         """What a person should hear of them."""
@@ -343,6 +347,13 @@ def _single(key: str, answers: Answers, place: int, spec: Spec, kept_back: int) 
         title=f"{key} is not sure of {source}: confidence {sure:.3f}, below {spec.low_confidence:g}",
         evidence=evidence,
     )
+
+
+def _together(told: Iterable[Told]) -> Iterator[list[Told]]:
+    """Scores that follow each other together, since a look at them costs by itself; all else one by one."""
+    for scores, group in groupby(told, lambda one: isinstance(one.record, Scored)):
+        together = list(group)
+        yield from [together] if scores else ([one] for one in together)
 
 
 def _version_of(key: bytes | None) -> str:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from agents.plan import Group, Plan
-from core.events import Observation
 from core.topics import SCORES
-from engine.batch import Slice
 from engine.publisher import partition_of
 from engine.tracing import output_headers
 from models.drift.answers import Scored
@@ -33,49 +33,34 @@ class Told:
                 continue
             key = manifest.identity.encode()
             partition = partition_of(key, self._partitions)
-            usable = np.ones(len(scores), np.bool_)
-            usable[scores.broken] = False
-            for s, at in plan.slices:
-                rows, places = _of_slice(group, at, at + len(s.events), usable)
-                if len(rows):
-                    value = self._encode(_scored(s, scores, features, plan.ts[places], rows, places - at))
-                    last = int(places[-1]) - at
+            places, columns = _columns(plan, group, scores, features)
+            bounds = np.searchsorted(places, [at for _, at in plan.slices]).tolist()
+            for (s, at), begin, end in zip(plan.slices, bounds, [*bounds[1:], len(places)], strict=True):
+                if begin < end:
+                    parts = [b"" if column is None else column[begin:end].tobytes() for column in columns]
+                    last = int(places[end - 1]) - at
                     headers = output_headers(s.topic, s.partition, s.records[last : last + 1], s.parents)
-                    s.emit(SCORES, [key], [value], headers, partition)
+                    s.emit(SCORES, [key], [self._encode(Scored(s.partition, *parts))], headers, partition)
 
 
-def _of_slice(
-    group: Group, first: int, end: int, usable: NDArray[np.bool_]
-) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Rows of a version's scores that belong to a slice, and the places of their events in the batch."""
-    if group.places is None:
-        rows = np.arange(first, end)
-        places = rows
-    else:
-        all_places = np.asarray(group.places, np.intp)
-        rows = np.arange(*np.searchsorted(all_places, (first, end)))
-        places = all_places[rows]
-    good = usable[rows]
-    return (rows, places) if good.all() else (rows[good], places[good])
-
-
-def _scored(
-    s: Slice[Observation],
-    scores: Scores,
-    features: NDArray[np.float32] | None,
-    ts: NDArray[np.float64],
-    rows: NDArray[np.intp],
-    at: NDArray[np.intp],
-) -> Scored:
-    records = s.records
-    offsets = np.fromiter((records[i].offset for i in at.tolist()), "<i8", len(at))
-    best = scores.best[rows]
-    return Scored(
-        s.partition,
-        offsets.tobytes(),
-        ts.astype("<i8").tobytes(),
-        best.astype("<u2").tobytes(),
-        scores.matrix[rows, best].astype("<f4", copy=False).tobytes(),
-        b"" if scores.confidence is None else scores.confidence[rows].astype("<f4", copy=False).tobytes(),
-        b"" if features is None else features[rows].astype("<f4", copy=False).tobytes(),
-    )
+def _columns(
+    plan: Plan, group: Group, scores: Scores, features: NDArray[np.float32] | None
+) -> tuple[NDArray[np.intp], list[NDArray[Any] | None]]:
+    """What a version has answered, but for what is of no use: the events' places in the batch, growing, and the columns
+    of Scored from the offsets on."""
+    n = len(scores)
+    places = np.arange(n) if group.places is None else np.asarray(group.places, np.intp)
+    offsets = np.array([record.offset for s, _ in plan.slices for record in s.records], "<i8")
+    columns = [
+        offsets[places],
+        plan.ts[places].astype("<i8"),
+        scores.best.astype("<u2"),
+        scores.matrix[np.arange(n), scores.best].astype("<f4", copy=False),
+        None if scores.confidence is None else scores.confidence.astype("<f4", copy=False),
+        None if features is None else features.astype("<f4", copy=False),
+    ]
+    if not len(scores.broken):
+        return places, columns
+    usable = np.ones(n, np.bool_)
+    usable[scores.broken] = False
+    return places[usable], [None if column is None else column[usable] for column in columns]

@@ -34,6 +34,41 @@ class Scored(msgspec.Struct, tag="scored", array_like=True, frozen=True, gc=Fals
     """(n, d) float32 of the features that the version's reference describes, in its order; empty where there is none.
     Missing ones are NaN; a category is its place in the reference, -1 where the reference doesn't know it."""
 
+    def __len__(self) -> int:
+        return len(self.ts) // 8
+
+    def fault(self, features: int) -> DecodeError | None:
+        """What is wrong with its columns' lengths, or its partition. features: how many the version's reference
+        describes."""
+        n = len(self)
+        odd = (
+            len(self.ts) != 8 * n
+            or len(self.offsets) != 8 * n
+            or len(self.best) != 2 * n
+            or len(self.score) != 4 * n
+            or (self.confidence and len(self.confidence) != 4 * n)
+            or (self.features and len(self.features) != 4 * n * features)
+        )
+        if odd:
+            return DecodeError(f"the columns of the scores don't have {n} values each, with {features} features")
+        if not 0 <= self.partition < MOST_PARTITIONS:
+            return DecodeError(f"the scores are of partition {self.partition}, which can't be")
+        return None
+
+
+def faults(scored: Sequence[Scored], features: int) -> dict[int, DecodeError]:
+    """What is wrong with some of these, by their place. features: as in Scored.fault()."""
+    found = {i: error for i, one in enumerate(scored) if (error := one.fault(features)) is not None}
+    if not _finite(b"".join(one.confidence for i, one in enumerate(scored) if i not in found)):
+        for i, one in enumerate(scored):
+            if i not in found and not _finite(one.confidence):
+                found[i] = DecodeError("a confidence is not finite")
+    return found
+
+
+def _finite(column: bytes) -> bool:
+    return bool(np.isfinite(np.frombuffer(column, "<f4")).all())
+
 
 @dataclass(frozen=True, slots=True)
 class Answers:
@@ -57,6 +92,11 @@ class Answers:
     def source(self, i: int) -> str:
         """Where the observation of answer i stands."""
         return f"{self.topic}/{self.partition[i]}/{self.offset[i]}"
+
+    def place(self, source: str) -> int:
+        """Which answer an observation got: source(place) is where it stands."""
+        _, partition, offset = source.rsplit("/", 2)
+        return int(np.flatnonzero((self.offset == int(offset)) & (self.partition == int(partition)))[-1])
 
     def take(self, where: Any) -> Answers:
         """Some of them, by a slice, a mask or places."""
@@ -83,33 +123,22 @@ class Answers:
         return cls(**columns, topic=parts[0].topic)
 
     @classmethod
-    def of(cls, scored: Scored, features: int, topic: str = "observations") -> Self:
-        """Reads the bytes. features: how many the version's reference describes; topic: of the observations.
+    def of(cls, scored: Sequence[Scored], features: int, topic: str = "observations") -> Self:
+        """Reads the bytes of records without faults, one after the other. features: how many the version's reference
+        describes; topic: of the observations."""
 
-        Raises DecodeError where the columns don't have one length, or hold what can't be.
-        """
-        n, rest = divmod(len(scored.ts), 8)
-        widths = (
-            (scored.offsets, 8),
-            (scored.best, 2),
-            (scored.score, 4),
-            (scored.confidence or bytes(4 * n), 4),
-            (scored.features or bytes(4 * n * features), 4 * features),
-        )
-        if rest or any(len(column) != n * width for column, width in widths):
-            raise DecodeError(f"the columns of the scores don't have {n} values each, with {features} features")
-        if not 0 <= scored.partition < MOST_PARTITIONS:
-            raise DecodeError(f"the scores are of partition {scored.partition}, which can't be")
-        confidence = np.frombuffer(scored.confidence, "<f4") if scored.confidence else None
-        if confidence is not None and not np.isfinite(confidence).all():
-            raise DecodeError("a confidence is not finite")
+        def column(name: str, dtype: str) -> Any:
+            return np.frombuffer(b"".join([getattr(one, name) for one in scored]), dtype)
+
+        counts = list(map(len, scored))
+        confident, described = (all(getattr(one, name) for one in scored) for name in ("confidence", "features"))
         return cls(
-            np.full(n, scored.partition, np.int32),
-            np.frombuffer(scored.offsets, "<i8"),
-            np.frombuffer(scored.ts, "<i8"),
-            np.frombuffer(scored.best, "<u2"),
-            np.frombuffer(scored.score, "<f4"),
-            confidence,
-            np.frombuffer(scored.features, "<f4").reshape(n, features) if features and scored.features else None,
+            np.repeat(np.array([one.partition for one in scored], np.int32), counts),
+            column("offsets", "<i8"),
+            column("ts", "<i8"),
+            column("best", "<u2"),
+            column("score", "<f4"),
+            column("confidence", "<f4") if confident else None,
+            column("features", "<f4").reshape(-1, features) if features and described else None,
             topic,
         )

@@ -136,20 +136,16 @@ class Monitor:
         told = self._sure(answers)
         if self.expected is not None:
             told += self.expected.fold(answers)
-        if self.inputs is None and len(told) < 2:
-            return told
-        places = {answers.source(i): i for i in range(len(answers))} if told else {}
-        told.sort(key=lambda change: places[change.source])
-        return told if self.inputs is None else self._beside(self.inputs, answers, told, places)
+        if len(told) > 1:
+            told.sort(key=lambda change: answers.place(change.source))
+        return told if self.inputs is None else self._beside(self.inputs, answers, told)
 
-    def _beside(
-        self, inputs: InputDrift, answers: Answers, told: list[Change], places: Mapping[str, int]
-    ) -> list[Change]:
+    def _beside(self, inputs: InputDrift, answers: Answers, told: list[Change]) -> list[Change]:
         """Those changes, each with what had changed most in the inputs by then, and the inputs' own between them."""
         found: list[Change] = []
         at = 0
         for change in told:
-            end = places[change.source] + 1
+            end = answers.place(change.source) + 1
             found += inputs.fold(answers.take(slice(at, end)))
             found.append(_with(change, inputs))
             at = end

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -108,9 +109,32 @@ class Ordering:
                 return
         order = np.maximum.accumulate(np.maximum(answers.ts, of.ts))
         self._partitions[number] = Partition(int(answers.offset[-1]), int(order[-1]), written)
+        self._came.append((answers, order, np.full(len(answers), written, np.int64)))
         self._began = written if self._began < 0 else self._began
         self._newest = max(self._newest, written)
-        self._came.append((answers, order, np.full(len(answers), written, np.int64)))
+
+    def add_all(self, answers: Answers, counts: Sequence[int], written: Sequence[int]) -> None:
+        """As add() with one record after the other. counts: answers of each, one at least; written: when each was."""
+        times = np.repeat(np.array(written, np.int64), counts)
+        begins = np.cumsum([0, *counts[:-1]])
+        order = np.empty(len(answers), np.int64)
+        partitions = {}
+        for number in dict.fromkeys(answers.partition[begins].tolist()):
+            where = np.flatnonzero(answers.partition == number)
+            of = self._partitions.get(number, Partition())
+            offsets = answers.offset[where]
+            if offsets[0] <= of.offset or (offsets[1:] <= offsets[:-1]).any():
+                # Some were seen before: each record says what is new of the next.
+                for begin, count, at in zip(begins.tolist(), counts, written, strict=True):
+                    self.add(answers.take(slice(begin, begin + count)), at)
+                return
+            order[where] = np.maximum.accumulate(np.maximum(answers.ts[where], of.ts))
+            last = where[-1]
+            partitions[number] = Partition(int(offsets[-1]), int(order[last]), int(times[last]))
+        self._partitions.update(partitions)
+        self._came.append((answers, order, times))
+        self._began = written[0] if self._began < 0 else self._began
+        self._newest = max(self._newest, *written)
 
     def flush(self) -> Answers | None:
         """Those that wait, in order, without being waited for."""

@@ -143,7 +143,7 @@ async def test_detectors_are_told_what_the_predictions_say(worker: Worker) -> No
         for staged in s.outputs:
             if staged.topic == "scores":
                 [key], [value] = staged.keys, staged.values
-                answers = Answers.of(msgspec.msgpack.decode(cast(bytes, value), type=Scored), 0)
+                answers = Answers.of([msgspec.msgpack.decode(cast(bytes, value), type=Scored)], 0)
                 told[key, s.partition] = [
                     (answers.source(i), int(answers.best[i]), round(float(answers.score[i]), 3), int(answers.ts[i]))
                     for i in range(len(answers))

@@ -116,6 +116,27 @@ def test_the_order_is_the_same_however_partitions_are_interleaved_and_cut(data: 
         assert held == 0
 
 
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_records_that_are_taken_together_are_ordered_as_one_by_one(data: st.DataObject) -> None:
+    together, alone = Ordering(3, 0), Ordering(3, 0)
+    now, at = 0, [0, 0, 0]
+    for _ in range(data.draw(st.integers(1, 4))):
+        records: list[tuple[Answers, int]] = []
+        for _ in range(data.draw(st.integers(1, 8))):
+            which, ts = data.draw(st.integers(0, 2)), data.draw(st.lists(st.integers(0, 60), min_size=1, max_size=5))
+            first = max(at[which] - data.draw(st.sampled_from([0, 0, 0, 2])), 0)  # some come twice
+            at[which] = max(at[which], first + len(ts))
+            now += data.draw(st.sampled_from([1, 10, WAIT_MS]))
+            records.append((answers(which, first, ts), now))
+        joined = Answers.joined([one for one, _ in records])
+        together.add_all(joined, [len(one) for one, _ in records], [written for _, written in records])
+        for one, written in records:
+            alone.add(one, written)
+        assert keys(together.turn()) == keys(alone.turn())
+        assert msgspec.msgpack.encode(together.state) == msgspec.msgpack.encode(alone.state)
+
+
 def test_offsets_of_a_partition_never_change_places() -> None:
     ordering = Ordering(3, 0)
     seen: list[Key] = []
