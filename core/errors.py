@@ -38,6 +38,8 @@ HomunculusError
 ├── OverloadedError  too much waits already: the caller is told, and may come again
 ├── RequestRefusedError  a control request is answered by one alert; the running deployment stays
 ├── KnowledgeAwayError   the worker can't search now: ask again
+├── QdrantError      Qdrant doesn't do what it is asked: answers come from words alone, and what is to be written waits
+│   └── CollectionError      its collection isn't one of ours: says what to do
 ├── BackupError      state is neither saved nor restored: what was there before is there still
 │   └── DamagedFileError     a file of state isn't what its manifest says
 ├── TrialError       a test of an application (engine/testing) can't go on: says what it waits for
@@ -240,6 +242,14 @@ class RequestRefusedError(HomunculusError):
 
 class KnowledgeAwayError(HomunculusError):
     """What is known can't be searched yet."""
+
+
+class QdrantError(HomunculusError):
+    """Qdrant is away, or refuses: what it doesn't have yet waits in the library."""
+
+
+class CollectionError(QdrantError):
+    """A collection of that name has vectors of another kind."""
 
 
 class BackupError(HomunculusError):

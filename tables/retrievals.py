@@ -36,6 +36,8 @@ class Retrieved(NamedTuple):
     version: tuple[int, ...]
     """Of the knowledge that it is true in."""
     embedder: str
+    stale: bool = False
+    """Qdrant was asked in vain: found by words alone, and not kept for the next question."""
 
 
 class Retrievals(Table[str, Recalled]):
@@ -68,6 +70,8 @@ class Retrievals(Table[str, Recalled]):
                 return self._reused(knowledge, session, recalled, entry, again._replace(source="similar"))
         knowledge.counts["miss"] += 1
         answer = await knowledge.search(query, asked)
+        if answer.stale:
+            return Retrieved(answer.found, "search", answer.version, answer.embedder, stale=True)
         fresh = entry_of(query, asked.vector, answer.embedder, answer.found, answer.version, now)
         newest = self.get(session) or Recalled()  # another agent may have asked meanwhile
         for one in newest.entries:

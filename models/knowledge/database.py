@@ -10,7 +10,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Final
 
-SCHEMA: Final = 1
+SCHEMA: Final = 2
 """Another one is built anew: all of it is on the topic."""
 _TABLES: Final = """
 CREATE TABLE about (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -30,9 +30,11 @@ CREATE TABLE passages (
     since INTEGER NOT NULL);
 CREATE INDEX passages_documents ON passages (document, hash);
 CREATE INDEX passages_since ON passages (partition, since);
+CREATE INDEX passages_keys ON passages (key);
 CREATE VIRTUAL TABLE words USING fts5 (tenant, heads, text, tokenize = "porter unicode61 remove_diacritics 2");
 CREATE TABLE parts (
     document INTEGER, part INTEGER, content TEXT, embedder TEXT, value BLOB, PRIMARY KEY (document, part));
+CREATE TABLE outbox (turn INTEGER PRIMARY KEY AUTOINCREMENT, key INTEGER NOT NULL UNIQUE, partition INTEGER NOT NULL);
 CREATE TABLE stale (key BLOB PRIMARY KEY, partition INTEGER NOT NULL) WITHOUT ROWID;
 """
 

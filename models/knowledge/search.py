@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from models.knowledge.database import mark
 from models.knowledge.fusion import DENSE, LEXICAL, fused
+from models.knowledge.qdrant import Told
 from models.knowledge.query import Found, Hit, Query
 from models.knowledge.record import WIRE
 from models.knowledge.shelf import Near
@@ -62,12 +63,18 @@ class Search:
         embedder: str = "",
         dense: float = DENSE,
         lexical: float = LEXICAL,
+        told: Sequence[Told] | None = None,
     ) -> list[Found]:
         """The passages that answer best, the best first: by meaning where a vector is given, and by words.
 
-        vector: (size,), of length 1, by that embedder. dense, lexical: weights of the two rankings.
+        vector: (size,), of length 1, by that embedder. dense, lexical: weights of the two rankings. told: the ranking
+        by meaning, where Qdrant has made it.
         """
-        near = self.nearest(query, vector, embedder) if vector is not None and dense else []
+        near: list[Near] = []
+        if told is not None:
+            near = self._known(query, told, embedder)
+        elif vector is not None and dense:
+            near = self.nearest(query, vector, embedder)
         worded = self.worded(query) if lexical else []
         scores = fused((dense, [one.id for one in near]), (lexical, [one.id for one in worded]))
         keys = {one.id: one.key for one in near} | {one.id: one.key for one in worded}
@@ -78,6 +85,22 @@ class Search:
     def nearest(self, query: Query, vector: NDArray[np.float32], embedder: str, count: int = DEPTH) -> list[Near]:
         """By meaning alone: ids and cosines."""
         return self._shelves.nearest(query.tenant, embedder, vector, count, self._tagged(query))
+
+    def _known(self, query: Query, told: Sequence[Told], embedder: str) -> list[Near]:
+        """What of it the library has too: what was deleted, or is another tenant's by now, isn't found there either."""
+        tagged = self._tagged(query)
+        allowed = None if tagged is None else set(tagged.tolist())
+        near = []
+        with self._reading() as db:
+            for one in told:
+                row = db.execute(
+                    "SELECT p.id, p.document FROM passages p JOIN documents d ON d.id = p.document "
+                    "WHERE p.key = ? AND d.tenant IS ? AND d.embedder = ? LIMIT 1",
+                    (one.key, query.tenant, embedder),
+                ).fetchone()
+                if row is not None and (allowed is None or row[1] in allowed):
+                    near.append(Near(row[0], one.cosine, one.key))
+        return near
 
     def worded(self, query: Query, count: int = DEPTH) -> list[Worded]:
         """By words alone, the best first."""

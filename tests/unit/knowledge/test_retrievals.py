@@ -18,6 +18,7 @@ from engine.testing import in_memory
 from engine.testing.memory import InMemory
 from models.embedder.convert import convert
 from models.knowledge.making import Making
+from models.knowledge.qdrant import Qdrant
 from models.knowledge.query import Found, Query
 from models.knowledge.recall import BUDGET, TTL_MS, Entry, Recalled, entry_of, exact, remembered, similar
 from models.knowledge.record import Key, encode
@@ -44,6 +45,7 @@ class Told(msgspec.Struct):
     session: str
     source: str
     documents: tuple[str, ...]
+    stale: bool = False
 
 
 ASKS = TopicSpec("test-asks", "session", Ask, Direction.IN)
@@ -58,7 +60,7 @@ async def tell(stream: Stream[Ask]) -> None:
         query = Query(text=ask.text, tenant=ask.tenant, tags=ask.tags, count=3)
         got = await retrievals.retrieve(ask.session, query, ask.ts)
         found = tuple(one.document for one in got.found)
-        current_slice().send(TELLS, ask.session, Told(ask.session, got.source, found))
+        current_slice().send(TELLS, ask.session, Told(ask.session, got.source, found, got.stale))
 
     await stream.each(handle, concurrency=4)
 
@@ -95,10 +97,11 @@ class Rehearsal:
 
 
 @asynccontextmanager
-async def rehearsal(folder: Path) -> AsyncIterator[Rehearsal]:
+async def rehearsal(folder: Path, qdrant: Qdrant | None = None) -> AsyncIterator[Rehearsal]:
     convert(sentence_folder(folder / "source"), folder / "store", name="small", version="1")
     async with in_memory([tell], [retrievals], model_store=str(folder / "store")) as trial:
         await trial.deploy("small", "1")
+        trial.engine.knowledge.qdrant = qdrant
         await trial.engine.knowledge.open(None)
         trial.engine.knowledge.caught_up.set()
         try:
