@@ -52,7 +52,8 @@ class KnowledgeStatus(msgspec.Struct):
     """NAME@VERSION; null: there is none, and words alone are searched."""
     caught_up: bool
     retrievals: dict[str, int]
-    """Questions of sessions: exact, similar, miss, stale, compared, wrong."""
+    """Questions of sessions: exact, similar (alike: those of them that needed no vector), miss, stale, compared,
+    wrong."""
     positions: dict[str, int]
     """Partition of `passages` -> next offset: the version of the knowledge."""
     qdrant: QdrantStatus | None

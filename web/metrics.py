@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tables.predicted import Predicted
 
 PREFIX: Final = "homunculus_"
-OUTCOMES: Final = ("exact", "similar", "miss", "stale", "compared", "wrong")
+OUTCOMES: Final = ("exact", "similar", "alike", "miss", "stale", "compared", "wrong")
 """Of questions that sessions have asked (tables/retrievals.py)."""
 TRIED: Final = frozenset({Stage.CANARY, Stage.SHADOW})
 OPEN_METRICS: Final = "application/openmetrics-text"

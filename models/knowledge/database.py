@@ -21,6 +21,7 @@ CREATE TABLE documents (
     at INTEGER NOT NULL, content TEXT, embedder TEXT, own_title TEXT, parts INTEGER NOT NULL DEFAULT 0, error TEXT);
 CREATE INDEX documents_wanted ON documents (at) WHERE content IS NOT wanted;
 CREATE INDEX documents_embedders ON documents (embedder);
+CREATE INDEX documents_tenants ON documents (tenant);
 CREATE TABLE tags (tag TEXT, document INTEGER, PRIMARY KEY (tag, document)) WITHOUT ROWID;
 CREATE INDEX tags_documents ON tags (document);
 CREATE TABLE passages (

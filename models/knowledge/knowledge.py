@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,6 +22,8 @@ from models.knowledge.search import DEPTH
 from models.live import LiveModels
 
 LOOK_S: Final = 10.0
+VECTORS: Final = 2_048
+"""Questions whose vectors are kept, over all sessions: 1.5 KB each."""
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -64,8 +66,10 @@ class Knowledge:
         self.caught_up = asyncio.Event()
         """Set once all that was on the topic at the start is in the library."""
         self.counts: Counter[str] = Counter()
-        """Of questions of sessions (tables/retrievals.py): exact, similar and miss; stale: an earlier one was there,
-        but the knowledge has changed; compared, and wrong of those: similar ones that were looked up all the same."""
+        """Of questions of sessions (tables/retrievals.py): exact, similar (alike of those: without a vector) and miss;
+        stale: an earlier one was there, but the knowledge has changed; compared, and wrong of those: similar ones that
+        were looked up all the same."""
+        self._vectors: OrderedDict[tuple[str, str], NDArray[np.float32]] = OrderedDict()
         self.seen: dict[str, Any] = {}
         """What status() said when somebody last asked: no more than LOOK_S old while the worker runs."""
         self.making = 0
@@ -113,12 +117,21 @@ class Knowledge:
         return await self.write(self.library.pending, list(partitions), embedder, count, newest=newest, most=most)
 
     async def asked(self, text: str) -> Asked:
-        """A question's vector."""
+        """A question's vector: what was asked lately, by whomever, needn't be embedded again."""
         with self._models.embedding(self._name) as embedder:
             if embedder is None or not text.strip():
                 return Asked(None, "")
-            vector = await embedder.question(text[:LONGEST])
-            return Asked(vector, embedder.identity) if np.isfinite(vector).all() else Asked(None, "")
+            key = (embedder.identity, text[:LONGEST])
+            if (known := self._vectors.get(key)) is not None:
+                self._vectors.move_to_end(key)
+                return Asked(known, embedder.identity)
+            vector = await embedder.question(key[1])
+            if not np.isfinite(vector).all():
+                return Asked(None, "")
+            self._vectors[key] = vector
+            if len(self._vectors) > VECTORS:
+                self._vectors.popitem(last=False)
+            return Asked(vector, embedder.identity)
 
     async def search(self, query: Query, asked: Asked | None = None) -> Answer:
         """What answers a question. asked: its vector, where somebody has it already. Raises KnowledgeAwayError before

@@ -110,7 +110,9 @@ class Search:
             if not words:
                 return []
             any_of = " OR ".join(f'"{word}"' for word in words)
-            match = f'tenant : "{mark(query.tenant)}" AND {{heads text}} : ({any_of})'
+            match = f"{{heads text}} : ({any_of})"
+            if self._shared(db, query.tenant):
+                match = f'tenant : "{mark(query.tenant)}" AND {match}'
             ranked = "SELECT rowid AS id, bm25(words, 0.0, ?, 1.0) AS rank FROM words WHERE words MATCH ?"
             if not query.tags:
                 # Who looks at the other tables for the best alone saves two thirds of the time.
@@ -121,6 +123,14 @@ class Search:
                 (_HEADINGS_WEIGHT, match, query.tenant, *query.tags, count),
             ).fetchall()
         return [Worded(one, -rank, key) for one, rank, key in rows]
+
+    def _shared(self, db: sqlite3.Connection, tenant: str | None) -> bool:
+        """Whether there are other tenants: else nobody's passages have to be left out, which is a third of the time."""
+        # By ranges of the index: there is none for IS NOT.
+        others = "tenant NOT NULL" if tenant is None else "tenant IS NULL OR tenant < ?1 OR tenant > ?1"
+        asked = f"SELECT EXISTS (SELECT 1 FROM documents WHERE {others})"
+        (found,) = db.execute(asked, () if tenant is None else (tenant,)).fetchone()
+        return bool(found)
 
     def _telling(self, db: sqlite3.Connection, query: Query) -> list[str]:
         """The words of a question that are looked up: the rarest, as long as not too many passages have them."""

@@ -162,6 +162,30 @@ async def test_a_nearly_equal_question_takes_the_passages_and_a_sample_is_looked
         assert r.knowledge.counts["wrong"] == 0
 
 
+async def test_the_same_words_in_other_company_are_a_similar_question_that_is_not_embedded(tmp_path: Path) -> None:
+    async with rehearsal(tmp_path) as r:
+        await r.know("cats", "the cat sleeps at night.")
+        await r.ask("the cat sleeps at night")
+        known = set(r.knowledge._vectors)
+        told = await r.ask("Where is it that a cat sleeps at the night?")
+        assert (told.source, told.documents) == ("similar", ("cats",))
+        assert (r.knowledge.counts["similar"], r.knowledge.counts["alike"]) == (1, 1)
+        assert len(r.knowledge._vectors) == len(known) + 1  # the first one is looked up all the same, to compare
+        await r.ask("what cat sleeps at night")
+        assert len(r.knowledge._vectors) == len(known) + 1
+        assert (await r.ask("the night sleeps at cat", tenant="acme")).source == "search"
+
+
+async def test_a_question_that_another_session_has_asked_is_not_embedded_again(tmp_path: Path) -> None:
+    async with rehearsal(tmp_path) as r:
+        await r.know("cats", "the cat sleeps at night.")
+        await r.ask("the cat sleeps")
+        with r.trial.models.embedding() as embedder:
+            assert embedder is not None
+            embedder.close()
+        assert (await r.ask("the cat sleeps", session="bob")).source == "search"
+
+
 async def test_what_a_session_has_found_survives_a_crash_and_its_own_time_ends_it(tmp_path: Path) -> None:
     async with rehearsal(tmp_path) as r:
         await r.know("cats", "the cat sleeps at night.")
