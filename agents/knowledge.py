@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from aiokafka.errors import KafkaError
 from aiokafka.structs import ConsumerRecord
 
+from agents.mirror import Mirror
 from core.errors import DocumentError, HomunculusError
 from core.events import Document
 from core.topics import DEAD_LETTERS, DOCUMENTS, PASSAGES
@@ -82,6 +83,8 @@ class Keeper:
         self._sent: dict[str, float] = {}
         """Documents whose passages were published and have not been read back -> when, monotonic."""
         self._wake = asyncio.Event()
+        qdrant = app.engine.knowledge.qdrant
+        self._mirror = None if qdrant is None else Mirror(app.engine, qdrant)
         self._turn = 0
         self._noted = time.monotonic()
 
@@ -89,6 +92,8 @@ class Keeper:
         """For ever. Raises KafkaError when the broker doesn't let us."""
         await self._knowledge.open(self._engine.folder)
         works = [asyncio.create_task(work) for work in (self._feed.run(), self._told(), self._make(), self._look())]
+        if self._mirror is not None:
+            works.append(asyncio.create_task(self._mirror.run()))
         try:
             for ended in asyncio.as_completed(works):
                 await ended
@@ -118,6 +123,8 @@ class Keeper:
             if key.part is not None:
                 self._sent.pop(key.document, None)
         self._wake.set()
+        if self._mirror is not None:
+            self._mirror.wake.set()
 
     async def _told(self) -> None:
         await self._feed.caught_up.wait()
