@@ -111,9 +111,10 @@ class Embedder:
         vectors = await self._embedded([self.spec.question + text], aside=False)
         return np.asarray(vectors[0])
 
-    async def passages(self, texts: Sequence[str]) -> Vectors:
-        """(n, size): passages' vectors, with the version's prefix for them, computed where they are in nobody's way."""
-        return await self._embedded([self.spec.passage + text for text in texts], aside=True)
+    async def passages(self, texts: Sequence[str], *, aside: bool = True) -> Vectors:
+        """(n, size): passages' vectors, with the version's prefix for them. aside: computed where they are in nobody's
+        way; else where questions are."""
+        return await self._embedded([self.spec.passage + text for text in texts], aside=aside)
 
     async def _embedded(self, texts: list[str], aside: bool) -> Vectors:
         if not texts:
