@@ -195,7 +195,12 @@ class WorkerCollector(Collector):
             sessions |= {(*version, state): count for state, count in states.items()}
         model = ["model", "version"]
         yield _counter("chat_turns", "Replies that a language model has ended", model, turns)
-        yield _counter("chat_tokens", "Tokens of prompts, known ones and approximate ones of them, and sampled", [*model, "kind"], tokens)
+        yield _counter(
+            "chat_tokens",
+            "Tokens of prompts, known ones and approximate ones of them, and sampled",
+            [*model, "kind"],
+            tokens,
+        )
         yield _gauge("chat_sessions", "Sessions of a language model", [*model, "state"], sessions)
 
     def _models(self) -> Iterator[Metric]:
