@@ -164,7 +164,8 @@ class Chat:
             return False
         found = contexts.alive(message.session, message.ts)
         began = next((turn.ts for turn in found.turns if turn.ts), None) if found else None
-        facts = facts_of_message(message, began, len(found.turns) + found.dropped if found else 0)
+        turns = found.dropped + sum(not turn.folded for turn in found.turns) if found else 0
+        facts = facts_of_message(message, began, turns)
         judgement = await gate.judge(MESSAGES.name, facts)
         if judgement is None:
             return False
