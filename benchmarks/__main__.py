@@ -23,6 +23,7 @@ from benchmarks import (
     scoring,
     swaps,
     views,
+    windows,
 )
 from benchmarks.lab import Lab
 from benchmarks.registry import BENCHMARKS
@@ -43,6 +44,7 @@ REGISTERED = (
     decoder,
     retrieval,
     freshness,
+    windows,
 )
 """Importing a module has registered its benchmark."""
 

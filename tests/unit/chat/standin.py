@@ -134,6 +134,9 @@ class StandIn(Decoder):
         for task in self._tasks.values():
             task.cancel()
 
+    def join(self, within_s: float = 10.0) -> None:
+        """It has no thread."""
+
     async def run(self, *_: Any, **__: Any) -> Any:
         raise NotImplementedError
 
