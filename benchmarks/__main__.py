@@ -13,6 +13,7 @@ from benchmarks import (
     drift,
     failover,
     freshness,
+    grounding,
     inputs,
     latency,
     memory,
@@ -43,6 +44,7 @@ REGISTERED = (
     decoder,
     retrieval,
     freshness,
+    grounding,
 )
 """Importing a module has registered its benchmark."""
 
