@@ -184,6 +184,25 @@ async def test_another_context_is_another_question(tmp_path: Path, more: dict[st
         assert other.source == "model"
 
 
+async def test_gaps_say_nothing_between_words_and_something_in_a_program(tmp_path: Path) -> None:
+    async with reading(tmp_path) as r:
+        program = "what does it say? if a:\n    b()\nc()"
+        for session, text in (("ann", program), ("bob", program.replace("\nc", "\n    c"))):
+            assert (await r.ask(text, session, knowledge=False)).source == "model"
+        sources = [(await r.ask("what is it?", s, knowledge=False, history=[])).source for s in ("dan", "dan", "eve")]
+        assert sources == ["model", "cache", "cache"]
+
+
+async def test_an_answer_whose_place_another_tenant_has_taken_is_not_given_again(tmp_path: Path) -> None:
+    async with reading(tmp_path, chat_knowledge=False) as r:
+        await r.ask("what is it?", "ann", id="m", tenant="acme")
+        await r.talk.say("ann", "a secret of evil", id="m", tenant="evil")
+        await r.talk.trial.settle()
+        again = await r.ask("what is it?", "bob", tenant="acme")
+        assert again.source == "model"
+        assert "secret" not in again.text
+
+
 async def test_what_is_drawn_at_random_is_drawn_again_unless_it_is_about_what_is_known(tmp_path: Path) -> None:
     warm = Generation(temperature=0.8)
     async with reading(tmp_path) as r:
