@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
+from aiokafka import AIOKafkaConsumer
 from pydantic import ByteSize
 
 from core.settings import Guarantee, Settings
@@ -17,6 +20,7 @@ from engine.connection import Connection, connect
 from engine.producer import Member, Producer
 from engine.store import Meta, PartitionStore, RocksMemory
 from engine.table import Items
+from engine.takeover import COMMITTED, UNCOMMITTED
 from tests.kafka import Broker
 
 TABLE = "counts"
@@ -50,6 +54,22 @@ class Rig:
             log.note(await producer.send(log.records(producer, {table: items})))
             await producer.send(log.marker(producer, positions, position))
         return log.meta(positions, position)
+
+    async def seen(self, log: Changelog) -> None:
+        """Waits until readers of what is committed see the last commit: a transaction's end is confirmed before its
+        marks are written. Whoever starts a producer waits for that by doing so."""
+        if not self.connection.transactional:
+            return
+        options = self.connection.options
+        async with AsyncExitStack() as stack:
+            readers = [AIOKafkaConsumer(**options, isolation_level=level) for level in (COMMITTED, UNCOMMITTED)]
+            for reader in readers:
+                await reader.start()
+                stack.push_async_callback(reader.stop)
+            targets = log.targets([TABLE])
+            async with asyncio.timeout(30):
+                while len({tuple((await reader.end_offsets(targets)).values()) for reader in readers}) > 1:
+                    await asyncio.sleep(0.01)
 
     async def half_a_commit(self, producer: Producer, log: Changelog, items: Items) -> None:
         """The table's records are sent, and the process dies before the commit ends."""
@@ -117,6 +137,7 @@ async def test_a_folder_that_stands_at_an_older_commit_reads_only_the_rest(rig: 
     meta = await rig.commit(producer, log, [(b"a", b"1")], 10)
     store.write({TABLE: {b"a": b"1"}}, meta)
     await rig.commit(producer, log, [(b"b", b"1")], 20)
+    await rig.seen(log)
     assert await Changelog(rig.connection, 0, [TABLE]).replay(store) == 1
     assert content(store) == {b"a": b"1", b"b": b"1"}
     assert store.meta.positions == {"source": 20}
@@ -144,6 +165,7 @@ async def test_a_folder_of_changelogs_that_are_gone_is_rebuilt(rig: Rig, meta: M
     known = await rig.commit(producer, log, [(b"a", b"1")], 10)
     foreign = Meta(meta.incarnation or known.incarnation, {"source": 99}, meta.changelogs, 99)
     store.write({TABLE: {b"foreign": b"1"}}, foreign)
+    await rig.seen(log)
     await Changelog(rig.connection, 0, [TABLE]).replay(store)
     assert content(store) == {b"a": b"1"}
     assert store.meta.positions == {"source": 10}

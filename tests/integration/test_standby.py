@@ -7,6 +7,8 @@ import re
 from tests.rig import Rig
 from tests.worker import Worker, tails, until
 
+ASKED = 20
+"""Sessions whose values are compared: about half of them are the owner's."""
 REPLAYED = re.compile(r"Partition \d+ is open: .*?, (\d+) records replayed")
 
 
@@ -21,15 +23,17 @@ def test_a_takeover_with_a_copy_replays_only_the_tail(rig: Rig) -> None:
     until(lambda: current(owner) and current(heir), 30, what="copies are current", alive=workers)
     already = len(replays(heir))
     value = {
-        session: heir.get(f"/tables/sessions/{session}").json() for session in {one.session for one in sender.sent}
+        session: heir.get(f"/tables/sessions/{session}").json()
+        for session in sorted({one.session for one in sender.sent})[:ASKED]
     }
     owner.kill()
     lost = [session for session in value if heir.get(f"/tables/sessions/{session}").status == 503]
     assert lost, "the owner's sessions are nobody's until the group takes it for dead"
     for session in lost:
-        stale = heir.get(f"/tables/sessions/{session}?stale_ok=1")
-        assert (stale.status, stale.json()) == (200, value[session])
-        assert 0 <= int(stale.staleness_ms or "-1") < 10_000
+        told = heir.get(f"/tables/sessions/{session}?stale_ok=1")
+        assert (told.status, told.json()) == (200, value[session])
+        if heir.get(f"/tables/sessions/{session}").status == 503:  # asked afterwards: it was nobody's then
+            assert 0 <= int(told.staleness_ms or "-1") < 10_000
     until(lambda: len(opened(heir)) == rig.partitions, 30, what="the heir has all partitions", alive=[heir])
     taken = replays(heir)[already:]
     assert len(taken) == rig.partitions // 2, tails([heir])
