@@ -24,6 +24,7 @@ from benchmarks import (
     scoring,
     swaps,
     views,
+    windows,
 )
 from benchmarks.lab import Lab
 from benchmarks.registry import BENCHMARKS
@@ -45,6 +46,7 @@ REGISTERED = (
     retrieval,
     freshness,
     grounding,
+    windows,
 )
 """Importing a module has registered its benchmark."""
 

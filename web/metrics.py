@@ -189,12 +189,18 @@ class WorkerCollector(Collector):
             told = cast(Decoder, live.engine).figures
             turns[version] = told.turns
             kinds = {"prompt": told.prompt_tokens, "cached": told.cached_tokens, "sampled": told.decoded_tokens}
+            kinds["approximate"] = told.shifted_tokens
             tokens |= {(*version, kind): count for kind, count in kinds.items()}
             states = {"active": told.active, "waiting": told.waiting, "resident": told.resident}
             sessions |= {(*version, state): count for state, count in states.items()}
         model = ["model", "version"]
         yield _counter("chat_turns", "Replies that a language model has ended", model, turns)
-        yield _counter("chat_tokens", "Tokens of prompts, known ones, and sampled", [*model, "kind"], tokens)
+        yield _counter(
+            "chat_tokens",
+            "Tokens of prompts, known ones and approximate ones of them, and sampled",
+            [*model, "kind"],
+            tokens,
+        )
         yield _gauge("chat_sessions", "Sessions of a language model", [*model, "state"], sessions)
 
     def _models(self) -> Iterator[Metric]:

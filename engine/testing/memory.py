@@ -28,7 +28,7 @@ from engine.table import Shard, Table
 from engine.task import PartitionTask
 from engine.testing.log import Log, LogChangelog, LogCommitter, changelog_of
 from engine.testing.trial import SETTLE_S, Trial, Written, encoded, given, timestamp
-from models.decoder.decoder import Sizes
+from models.decoder.decoder import Decoder, Sizes
 from models.device import Device
 from models.engines import Talking
 from models.inference import InferenceThread
@@ -119,7 +119,7 @@ class InMemory(Trial):
             talking = Talking(sizes, self._folder / ".kv", settings.chat_disk)
             beside = frozenset(filter(None, [settings.intent_model]))
             self.models = LiveModels(store, device, thread, settings.default_model, talking=talking, beside=beside)
-            stack.callback(self.models.close)
+            stack.push_async_callback(self._free)
             stack.push_async_callback(self._close)
             await self._open()
             self._stack = stack.pop_all()
@@ -129,6 +129,13 @@ class InMemory(Trial):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._stack.aclose()
+
+    async def _free(self) -> None:
+        """Models end, and with them what writes into the folder."""
+        decoders = [one.engine for one in self.models.versions() if isinstance(one.engine, Decoder)]
+        self.models.close()
+        for decoder in decoders:
+            await asyncio.to_thread(decoder.join)
 
     # -- as on a broker -----------------------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from models.decoder.loop import Loop
 from models.decoder.message import Message
 from models.decoder.network import Network, Slab
 from models.decoder.proving import check_golden, warm_up
+from models.decoder.rotation import Rotation
 from models.decoder.sampler import check_sampling
 from models.decoder.template import ChatTemplate, constants_of
 from models.decoder.tokenizer import Tokenizer
@@ -100,9 +101,9 @@ class Decoder:
         self._numbers = count()
         self._under_way: dict[Generation, Work] = {}
         self._closed = False
-        self._loop = Loop(
-            slab, self._tokenizer, grammars, self.identity, blocks, sizes.tokens or sizes.slots * self.window
-        )
+        budget = sizes.tokens or sizes.slots * self.window
+        rotation = Rotation.learn(slab)
+        self._loop = Loop(slab, self._tokenizer, grammars, self.identity, blocks, budget, rotation)
         self._thread = threading.Thread(target=self._loop.run, name=f"decoder {folder.identity}", daemon=True)
         self._thread.start()
 

@@ -43,6 +43,10 @@ class Figures:
     """That were there, but weren't whole."""
     evicted: int = 0
     """Idle sessions whose slot another one needed."""
+    shifts: int = 0
+    """Times that what stood behind a piece of a context was moved up, and not computed;"""
+    shifted_tokens: int = 0
+    """tokens of prompts that are approximate for that."""
     moved: int = 0
     """Sessions that changed their slot so that a batch has no holes."""
     waiting: int = 0

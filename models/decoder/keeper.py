@@ -10,6 +10,7 @@ from models.decoder.blocks import BLOCK, Blocks, Chain, Packing
 from models.decoder.figures import Figures
 from models.decoder.network import Slab
 from models.decoder.resident import Resident, Tokens
+from models.decoder.rotation import Rotation
 
 if TYPE_CHECKING:
     from models.decoder.work import Work
@@ -27,10 +28,14 @@ WELL: Final = 4096
 class Keeper:
     """Belongs to the decoder's thread."""
 
-    def __init__(self, slab: Slab, blocks: Blocks | None, identity: str, figures: Figures) -> None:
+    def __init__(
+        self, slab: Slab, blocks: Blocks | None, identity: str, figures: Figures, rotation: Rotation | None = None
+    ) -> None:
+        """rotation: how keys are given another position; without it nothing is shifted."""
         self.residents: Final[dict[str, Resident]] = {}
         """Session -> its slot."""
         self._slab, self._blocks, self._identity, self._figures = slab, blocks, identity, figures
+        self._rotation = rotation
         self._packing = Packing(slab)
         self._free = set(range(slab.slots))
         self._measured = 0
@@ -102,17 +107,28 @@ class Keeper:
         if exact and resident.rounded:
             self._cut(resident, 0)
         resident.become(exact)
+        if work.turn.shifts and not exact:
+            self._shift(resident, work.context[:most])
+        else:
+            self._cut(resident, resident.true)
         self._cut(resident, max(0, min(resident.common(work.context), most)))
+        work.shifted = len(resident) - resident.true
         work.copied = self.copy(resident, work.context, most)
         work.restored = self._restore(resident, work.context, most)
         return len(resident)
+
+    def _shift(self, resident: Resident, context: Tokens) -> None:
+        if self._rotation is not None and (piece := resident.piece(context)) is not None:
+            self._rotation.shift(self._slab, resident.slot, *piece)
+            resident.cut_out(*piece)
+            self._figures.shifts += 1
 
     def copy(self, resident: Resident, context: Tokens, most: int) -> int:
         """Takes over what another slot has of the context beyond this one's. Returns how many tokens that were."""
         there = len(resident)
         size, source = max(
             (
-                (min(other.common(context), most), other.slot)
+                (min(other.common(context), other.true, most), other.slot)
                 for other in self.residents.values()
                 if other is not resident and not (resident.exact and other.rounded)
             ),
@@ -195,7 +211,7 @@ class Keeper:
 
     def _save_next(self, resident: Resident) -> bool:
         blocks, block = self._blocks, resident.saved
-        if blocks is None or (block + 1) * BLOCK > len(resident):
+        if blocks is None or (block + 1) * BLOCK > resident.true:
             return False
         key = resident.keys()[block]
         if not blocks.has([key])[0]:

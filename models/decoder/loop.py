@@ -21,6 +21,7 @@ from models.decoder.keeper import Keeper
 from models.decoder.network import Floats, Slab
 from models.decoder.proving import chunk_of
 from models.decoder.resident import Resident
+from models.decoder.rotation import Rotation
 from models.decoder.schedule import Waiting, next_prefill
 from models.decoder.tokenizer import Tokenizer
 from models.decoder.turn import Finish, Piece, Usage
@@ -40,13 +41,20 @@ class Loop:
     """Runs on the decoder's thread, which owns everything here; others put commands."""
 
     def __init__(
-        self, slab: Slab, tokenizer: Tokenizer, grammars: Grammars, identity: str, blocks: Blocks | None, budget: int
+        self,
+        slab: Slab,
+        tokenizer: Tokenizer,
+        grammars: Grammars,
+        identity: str,
+        blocks: Blocks | None,
+        budget: int,
+        rotation: Rotation | None,
     ) -> None:
         """budget: tokens of KV in memory."""
         self.figures: Final = Figures()
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._slab, self._tokenizer, self._grammars, self._budget = slab, tokenizer, grammars, budget
-        self._keeper = Keeper(slab, blocks, identity, self.figures)
+        self._keeper = Keeper(slab, blocks, identity, self.figures, rotation)
         self._waiting = Waiting()
         self._active: list[Work] = []
         self._deliveries: list[Delivery] = []
@@ -261,6 +269,7 @@ class Loop:
         figures.cached_tokens += usage.cached
         figures.copied_tokens += usage.copied
         figures.restored_tokens += usage.restored
+        figures.shifted_tokens += usage.shifted
         self._deliveries.append((work, work.piece(), usage))
 
     def _fail(self, work: Work, error: Exception) -> None:

@@ -36,7 +36,7 @@ class Work:
         """Of the reply, those given included."""
         self.finish: Finish | None = None
         self.resident: Resident | None = None
-        self.cached = self.copied = self.restored = 0
+        self.cached = self.copied = self.restored = self.shifted = 0
         self.served = 0
         """Number of the tick that prefilled for it last."""
         self._ends = ends
@@ -121,4 +121,5 @@ class Work:
             total_s=now - self._arrived,
             restored=self.restored,
             copied=self.copied,
+            shifted=self.shifted,
         )

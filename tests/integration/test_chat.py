@@ -11,7 +11,7 @@ from openai import OpenAI
 from openai.types.chat import ChatCompletionMessageParam
 
 from core.topics import MESSAGES, REPLIES
-from tests import babbler
+from tests import babbler, node
 from tests.command import command
 from tests.kafka import Broker
 from tests.rig import Rig, rig_on
@@ -106,6 +106,43 @@ def test_a_stream_is_the_reply_in_parts_with_what_it_took_at_the_end(client: Ope
     assert chunks[-1].usage is not None
     assert chunks[-1].usage.prompt_tokens == prompt
     assert len({chunk.id for chunk in chunks}) == 1
+
+
+JAVASCRIPT = """
+import OpenAI from "openai";
+const client = new OpenAI({baseURL: process.env.BASE, apiKey: process.env.TOKEN, maxRetries: 0});
+const models = [];
+for await (const model of client.models.list()) models.push(model.id);
+const asked = {model: models[0], max_tokens: 20, messages: [{role: "user", content: "tell me"}]};
+const {data, response} = await client.chat.completions.create({...asked, user: "node-whole"}).withResponse();
+let text = "", last = null;
+const streamed = {...asked, user: "node-streamed", stream: true, stream_options: {include_usage: true}};
+for await (const chunk of await client.chat.completions.create(streamed)) {
+  text += chunk.choices[0]?.delta?.content ?? "";
+  last = chunk;
+}
+let refused = null;
+try { await client.chat.completions.create({...asked, model: "raven"}); } catch (error) { refused = error; }
+console.log(JSON.stringify({
+  models, whole: data.choices[0].message.content, finish: data.choices[0].finish_reason, usage: data.usage,
+  routed: response.headers.get("x-routed-to"), text, last: last.usage,
+  refused: refused instanceof OpenAI.NotFoundError && refused.code,
+}));
+"""
+
+
+def test_openais_client_for_javascript_is_told_the_same(rig: Rig, client: OpenAI) -> None:
+    told = json.loads(node.ran(JAVASCRIPT, BASE=f"{rig.running()[0].url}/v1", TOKEN=TOKEN))
+    expected = client.chat.completions.create(
+        model=babbler.NAME, messages=[{"role": "user", "content": "tell me"}], user="python-whole", max_tokens=20
+    )
+    assert told["models"] == [babbler.NAME]
+    assert told["whole"] == told["text"] == expected.choices[0].message.content
+    assert told["finish"] == expected.choices[0].finish_reason
+    assert told["usage"]["prompt_tokens"] == told["last"]["prompt_tokens"] == expected.usage.prompt_tokens  # type: ignore[union-attr]
+    assert told["usage"]["prompt_tokens_details"]["cached_tokens"] >= 0
+    assert told["routed"].partition("/")[0] in {"a", "b"}
+    assert told["refused"] == "model_not_found"
 
 
 def test_a_named_session_goes_on_with_what_it_holds(client: OpenAI, rig: Rig) -> None:

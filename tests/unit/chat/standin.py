@@ -81,13 +81,13 @@ class StandIn(Decoder):
         try:
             if before is not None:
                 await asyncio.wait([before])
-            said = spelled(turn.tokens)
+            said = self.says(turn.tokens)
             async with asyncio.timeout(turn.within_s):
                 for token in (*self.encode(said), END)[len(turn.given) :]:
                     if len(generation.tokens) >= turn.sampling.max_tokens:
                         finish = Finish.LENGTH
                         break
-                    while len(generation.tokens) >= self.most:
+                    while len(generation.tokens) >= self.most_of(turn):
                         await self.go.wait()
                     generation.put(Piece((token,), self.decode([token])))
                     await asyncio.sleep(0)
@@ -109,6 +109,14 @@ class StandIn(Decoder):
             )
         )
 
+    def says(self, tokens: Sequence[int]) -> str:
+        """What it answers a prompt."""
+        return spelled(tokens)
+
+    def most_of(self, turn: Turn) -> int:
+        """Tokens that it makes of a reply until it may go on."""
+        return self.most
+
     def _stop(self, generation: Generation) -> None:
         """Within a tick: one that has not begun has to be begun to say how it ends."""
         asyncio.get_running_loop().call_later(0.001, self._tasks[generation].cancel)
@@ -125,6 +133,9 @@ class StandIn(Decoder):
     def close(self) -> None:
         for task in self._tasks.values():
             task.cancel()
+
+    def join(self, within_s: float = 10.0) -> None:
+        """It has no thread."""
 
     async def run(self, *_: Any, **__: Any) -> Any:
         raise NotImplementedError

@@ -34,7 +34,7 @@ def at_least(talk: Talk, replies: int) -> bool:
     return len(talk.replies()) >= replies
 
 
-MANY = pytest.param(60, 10, 8, marks=[pytest.mark.long, pytest.mark.timeout(600)])
+MANY = pytest.param(200, 10, 8, marks=[pytest.mark.long, pytest.mark.timeout(600)])
 
 
 @pytest.mark.parametrize(("sessions", "turns", "slots"), [(12, 5, 4), MANY])
