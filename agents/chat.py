@@ -276,7 +276,8 @@ class Chat:
             elif finish == "timeout":
                 why = f"{seconds:g} s are over"
             there = await sources.there(ground, prompt.citations)
-            whole = finish in WHOLE and len(there) == len(prompt.citations)
+            stale = ground is not None and ground.stale
+            whole = finish in WHOLE and len(there) == len(prompt.citations) and not stale
             await writing.end(
                 finish,
                 text=text,
@@ -285,7 +286,7 @@ class Chat:
                 usage=usage,
                 context=prompt.answered(said) if said is not None or finish in WHOLE else None,
                 citations=cited(text, there),
-                stale=ground is not None and ground.stale,
+                stale=stale,
                 key=sources.key(inquiry, message, sampling, identity, ground) if whole and not resumed else None,
             )
 

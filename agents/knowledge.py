@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from aiokafka.errors import KafkaError
 from aiokafka.structs import ConsumerRecord
 
+from agents.mirror import Mirror
 from core.errors import DocumentError, HomunculusError
 from core.events import Document
 from core.topics import DEAD_LETTERS, DOCUMENTS, PASSAGES
@@ -29,8 +30,14 @@ log = logging.getLogger(__name__)
 
 STEP: Final = 8
 """Passages that are embedded at a time, at most;"""
-STEP_CHARACTERS: Final = 1_200
-"""of so many characters, two full ones: a document that comes meanwhile waits for no more."""
+STEP_CHARACTERS: Final = 700
+"""of so many characters, a full one: a document that comes meanwhile waits for no more."""
+SHORT: Final = 1_200
+"""Characters of a document that doesn't even wait for that, if it has come within the last"""
+JUST_S: Final = 5.0
+PATIENCE: Final = 2.0
+"""Times as long as such a document took until there is another one that doesn't wait: they have the thread of
+questions, which lets nobody pass."""
 SMALL: Final = 20_000
 """Characters of a document that may overtake others."""
 FAIRNESS: Final = 4
@@ -79,16 +86,24 @@ class Keeper:
         self._publisher = app.publisher
         self._feed = RecordFeed(app.engine.connection, PASSAGES, self._start, self._take)
         self._works: dict[str, _Work] = {}
+        self._busy: set[str] = set()
+        """Documents that are being worked on at this moment: whoever else looks leaves them alone."""
         self._sent: dict[str, float] = {}
         """Documents whose passages were published and have not been read back -> when, monotonic."""
         self._wake = asyncio.Event()
+        self._came = asyncio.Event()
+        qdrant = app.engine.knowledge.qdrant
+        self._mirror = None if qdrant is None else Mirror(app.engine, qdrant)
         self._turn = 0
         self._noted = time.monotonic()
 
     async def run(self) -> None:
         """For ever. Raises KafkaError when the broker doesn't let us."""
         await self._knowledge.open(self._engine.folder)
-        works = [asyncio.create_task(work) for work in (self._feed.run(), self._told(), self._make(), self._look())]
+        all_ = (self._feed.run(), self._told(), self._make(), self._hurry(), self._look())
+        works = [asyncio.create_task(work) for work in all_]
+        if self._mirror is not None:
+            works.append(asyncio.create_task(self._mirror.run()))
         try:
             for ended in asyncio.as_completed(works):
                 await ended
@@ -118,6 +133,9 @@ class Keeper:
             if key.part is not None:
                 self._sent.pop(key.document, None)
         self._wake.set()
+        self._came.set()
+        if self._mirror is not None:
+            self._mirror.wake.set()
 
     async def _told(self) -> None:
         await self._feed.caught_up.wait()
@@ -149,10 +167,50 @@ class Keeper:
                 except TimeoutError:
                     pass
 
+    async def _hurry(self) -> None:
+        """Short documents that have just come, without a turn: the step of a load that is being computed takes its time
+        where others have the processor."""
+        await self._engine.ready.wait()
+        await self._feed.caught_up.wait()
+        while True:
+            await self._came.wait()
+            self._came.clear()
+            began = time.monotonic()
+            try:
+                if not await self._short():
+                    continue
+            except (KafkaError, HomunculusError) as error:
+                log.warning("A document's passages can't be made at once, and get their turn: %r", error)
+            self._came.set()  # there may be more
+            await asyncio.sleep(PATIENCE * (time.monotonic() - began))
+
+    async def _short(self) -> bool:
+        """The newest document, if it is one that doesn't wait. Returns whether it was."""
+        owned, embedder = self._owned(), self._knowledge.embedder
+        if not owned or not embedder:
+            return False
+        since = 1e3 * (time.time() - JUST_S)
+        asked = LOOK_AHEAD + len(self._sent)
+        for pending in await self._knowledge.pending(owned, embedder, asked, newest=True, most=SHORT):
+            taken = pending.name in self._busy or pending.name in self._works or pending.name in self._sent
+            if pending.at < since or taken:
+                continue
+            self._busy.add(pending.name)
+            try:
+                work = await self._begin(pending, embedder)
+                while work is not None and not await self._advance(work, aside=False):
+                    pass
+            finally:
+                self._busy.discard(pending.name)
+            return True
+        return False
+
+    def _owned(self) -> set[int]:
+        return {partition for partition, task in self._engine.tasks.items() if task.open}
+
     async def _step(self) -> bool:
         """A few passages of the document whose turn it is. Returns whether there was something to do."""
-        owned = {partition for partition, task in self._engine.tasks.items() if task.open}
-        embedder, now = self._knowledge.embedder, time.monotonic()
+        owned, embedder, now = self._owned(), self._knowledge.embedder, time.monotonic()
         self._sent = {name: at for name, at in self._sent.items() if now - at < UNREAD_S}
         self._works = {
             name: work
@@ -168,7 +226,12 @@ class Keeper:
         if name is None:
             return await self._sweep(owned)
         self._bound(name)
-        await self._advance(self._works[name])
+        self._busy.add(name)
+        try:
+            if await self._advance(self._works[name], aside=True):
+                self._works.pop(name, None)
+        finally:
+            self._busy.discard(name)
         return True
 
     def _bound(self, name: str) -> None:
@@ -188,14 +251,23 @@ class Keeper:
             work = self._works.get(pending.name)
             if work is not None and work.pending == pending:
                 return pending.name
-            if pending.name not in self._sent and await self._begin(pending, embedder):
+            if pending.name in self._sent or pending.name in self._busy:
+                continue
+            self._busy.add(pending.name)
+            try:
+                begun = await self._begin(pending, embedder)
+            finally:
+                self._busy.discard(pending.name)
+            if begun is not None:
+                self._works[pending.name] = begun
                 return pending.name
         return None
 
-    async def _begin(self, pending: Pending, embedder: str) -> bool:
+    async def _begin(self, pending: Pending, embedder: str) -> _Work | None:
+        """None: there is nothing to be made of it."""
         kept = self._kept(pending)
         if kept is None:
-            return False
+            return None
         known = await self._knowledge.write(self._knowledge.library.vectors, pending.name, embedder)
         with self._engine.models.embedding(self._engine.settings.embedder) as engine:
             count = engine.tokens.count if engine is not None else estimate
@@ -203,33 +275,32 @@ class Keeper:
                 making = await asyncio.to_thread(Making, kept.document, kept.born, embedder, count, known)
             except Exception as error:  # a parser's, for a document that nobody has thought of
                 await self._give_up(pending, kept, embedder, error)
-                return False
-        self._works[pending.name] = _Work(pending, making, embedder)
-        return True
+                return None
+        return _Work(pending, making, embedder)
 
-    async def _advance(self, work: _Work) -> None:
+    async def _advance(self, work: _Work, *, aside: bool) -> bool:
+        """A step of it. Returns whether it was the last. aside: where it is in nobody's way."""
         name, making = work.pending.name, work.making
         if making.left:
             with self._engine.models.embedding(self._engine.settings.embedder) as engine:
                 if engine is None or engine.identity != work.embedder:
-                    return
+                    return True
                 try:
-                    making.put(await engine.passages(making.next(STEP, STEP_CHARACTERS)))
+                    making.put(await engine.passages(making.next(STEP, STEP_CHARACTERS), aside=aside))
                 except Exception as error:  # ONNX Runtime's own, for a text that nobody has thought of
-                    del self._works[name]
                     if (kept := self._kept(work.pending)) is not None:
                         await self._give_up(work.pending, kept, work.embedder, error)
-                    return
+                    return True
         if making.left:
-            return
-        del self._works[name]
+            return False
         if self._kept(work.pending) is None:
-            return
+            return True
         self._sent[name] = time.monotonic()
         contents = await asyncio.to_thread(making.contents, self._engine.settings.max_record)
         for content in contents:
             key = Key(name, content.part).encode()
             await self._publisher.put(PASSAGES, key, encode(content), work.pending.partition)
+        return True
 
     async def _give_up(self, pending: Pending, kept: Kept, embedder: str, error: Exception) -> None:
         """Nothing can be made of a document: a dead letter says why, and nobody tries again."""

@@ -39,6 +39,8 @@ HomunculusError
 ├── RequestRefusedError  a control request is answered by one alert; the running deployment stays
 ├── SummaryError     a session's oldest turns can't be summed up: they are dropped, and the reply says so
 ├── KnowledgeAwayError   the worker can't search now: ask again
+├── QdrantError      Qdrant doesn't do what it is asked: answers come from words alone, and what is to be written waits
+│   └── CollectionError      its collection isn't one of ours: says what to do
 ├── BackupError      state is neither saved nor restored: what was there before is there still
 │   └── DamagedFileError     a file of state isn't what its manifest says
 ├── TrialError       a test of an application (engine/testing) can't go on: says what it waits for
@@ -245,6 +247,14 @@ class SummaryError(HomunculusError):
 
 class KnowledgeAwayError(HomunculusError):
     """What is known can't be searched yet."""
+
+
+class QdrantError(HomunculusError):
+    """Qdrant is away, or refuses: what it doesn't have yet waits in the library."""
+
+
+class CollectionError(QdrantError):
+    """A collection of that name has vectors of another kind."""
 
 
 class BackupError(HomunculusError):

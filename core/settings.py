@@ -34,7 +34,9 @@ from core.messages import Window
 EMBEDDED = "embedded"
 RELEVANCE: Final = 0.6
 """docs/knowledge.md has what led to it."""
-SECRETS: Final = ("broker_password", "broker_key_password", "web_token", "web_read_token", "alert_secret")
+SECRETS: Final = (
+    "broker_password", "broker_key_password", "web_token", "web_read_token", "alert_secret", "qdrant_api_key",
+)  # fmt: skip
 """Settings that may be given as a file: HOMUNCULUS_NAME_FILE holds the path, the file nothing but the secret."""
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=200)]
@@ -109,6 +111,11 @@ class Settings(BaseSettings):
     """Model of observations that name none. Default: the only one that is deployed."""
     embedder: str | None = None
     """Model that makes vectors of documents and questions. Default: the only embedder that is deployed."""
+    qdrant_url: AnyHttpUrl | None = None
+    """Qdrant server that holds the passages' vectors, like http://qdrant:6333: no worker keeps them in memory then, and
+    a question costs a round trip. Its collection is called APP_ID. Default: each worker holds them itself."""
+    qdrant_api_key: SecretStr | None = None
+    qdrant_api_key_file: Path | None = None
     device: Annotated[str, StringConstraints(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
     """auto takes a GPU when there is one; cuda fails without one."""
     gpu_memory: Annotated[ByteSize | None, Field(gt=0)] = None

@@ -33,6 +33,7 @@ from engine.table import Table
 from engine.task import PartitionTask
 from engine.watches import Watches
 from models.knowledge.knowledge import Knowledge
+from models.knowledge.qdrant import Qdrant
 
 if TYPE_CHECKING:
     from engine.spans import Tracer
@@ -51,7 +52,7 @@ class Engine:
         self.settings = settings
         self.tables = dict(tables)
         self.models = models
-        self.knowledge = Knowledge(models, settings.embedder)
+        self.knowledge = Knowledge(models, settings.embedder, Qdrant.of(settings))
         self.name = settings.worker_id or f"{socket.gethostname()}-{settings.web_port}"
         """Who this worker is: WORKER_ID, or host and web port."""
         self.tasks: dict[int, PartitionTask] = {}

@@ -12,7 +12,7 @@ from engine.batch import Slice, current_slice
 from engine.table import RESERVED, KeyValueShard, Shard, Table
 from models.knowledge.knowledge import Asked, Knowledge
 from models.knowledge.query import Found, Query
-from models.knowledge.recall import TTL_MS, Entry, Recalled, entry_of, exact, remembered, similar
+from models.knowledge.recall import TTL_MS, Entry, Recalled, alike, entry_of, exact, remembered, similar
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +36,8 @@ class Retrieved(NamedTuple):
     version: tuple[int, ...]
     """Of the knowledge that it is true in."""
     embedder: str
+    stale: bool = False
+    """Qdrant was asked in vain: found by words alone, and not kept for the next question."""
 
 
 class Retrievals(Table[str, Recalled]):
@@ -57,18 +59,27 @@ class Retrievals(Table[str, Recalled]):
         """
         knowledge = current_slice().task.engine.knowledge
         recalled = self.get(session) or Recalled()
-        entry = exact(recalled, query, knowledge.embedder, now)
-        if entry is not None and (again := await self._again(knowledge, query, entry)) is not None:
-            return self._reused(knowledge, session, recalled, entry, again._replace(source="exact"))
-        asked = await knowledge.asked(query.text) if asked is None else asked
-        if entry is None and asked.vector is not None:
-            entry = similar(recalled, query, asked.vector, asked.embedder, now)
-            if entry is not None and (again := await self._again(knowledge, query, entry)) is not None:
+        own = exact(recalled, query, knowledge.embedder, now)
+        if own is not None and (again := await self._again(knowledge, query, own)) is not None:
+            return self._reused(knowledge, session, own, again)
+        if own is None:
+            near = alike(recalled, query, knowledge.embedder, now)
+            by_words = near is not None
+            if near is None:
+                asked = await knowledge.asked(query.text) if asked is None else asked
+                if asked.vector is not None:
+                    near = similar(recalled, query, asked.vector, asked.embedder, now)
+            if near is not None and (again := await self._again(knowledge, query, near)) is not None:
                 if knowledge.counts["similar"] % COMPARED == 0:
                     await self._compare(knowledge, query, asked, again.found)
-                return self._reused(knowledge, session, recalled, entry, again._replace(source="similar"))
+                knowledge.counts["alike"] += by_words
+                return self._reused(knowledge, session, near, again._replace(source="similar"))
+        if asked is None:
+            asked = await knowledge.asked(query.text)
         knowledge.counts["miss"] += 1
         answer = await knowledge.search(query, asked)
+        if answer.stale:
+            return Retrieved(answer.found, "search", answer.version, answer.embedder, stale=True)
         fresh = entry_of(query, asked.vector, answer.embedder, answer.found, answer.version, now)
         newest = self.get(session) or Recalled()  # another agent may have asked meanwhile
         for one in newest.entries:
@@ -85,9 +96,7 @@ class Retrievals(Table[str, Recalled]):
             return None
         return Retrieved(again.found, "exact", again.version, entry.embedder)
 
-    def _reused(
-        self, knowledge: Knowledge, session: str, recalled: Recalled, entry: Entry, again: Retrieved
-    ) -> Retrieved:
+    def _reused(self, knowledge: Knowledge, session: str, entry: Entry, again: Retrieved) -> Retrieved:
         knowledge.counts[again.source] += 1
         self._uses.setdefault(session, Counter())[entry.asked] += 1  # a hit writes nothing
         self._uses.move_to_end(session)
@@ -95,7 +104,7 @@ class Retrievals(Table[str, Recalled]):
             self._uses.popitem(last=False)
         return again
 
-    async def _compare(self, knowledge: Knowledge, query: Query, asked: Asked, found: list[Found]) -> None:
+    async def _compare(self, knowledge: Knowledge, query: Query, asked: Asked | None, found: list[Found]) -> None:
         answer = await knowledge.search(query, asked)
         there = {one.passage for one in found}
         alike = sum(one.passage in there for one in answer.found)

@@ -24,6 +24,16 @@ Question = Annotated[str, Meta(min_length=1, max_length=LONGEST)]
 Count = Annotated[int, Meta(ge=1, le=MOST)]
 
 
+class QdrantStatus(msgspec.Struct):
+    """What compares the vectors, where HOMUNCULUS_QDRANT_URL names it."""
+
+    collection: str
+    error: str | None
+    """Why the last call failed; null: it didn't."""
+    waiting: int
+    """Changes of this worker's partitions that it hasn't been told of."""
+
+
 class KnowledgeStatus(msgspec.Struct):
     """GET /knowledge."""
 
@@ -42,9 +52,12 @@ class KnowledgeStatus(msgspec.Struct):
     """NAME@VERSION; null: there is none, and words alone are searched."""
     caught_up: bool
     retrievals: dict[str, int]
-    """Questions of sessions: exact, similar, miss, stale, compared, wrong."""
+    """Questions of sessions: exact, similar (alike: those of them that needed no vector), miss, stale, compared,
+    wrong."""
     positions: dict[str, int]
     """Partition of `passages` -> next offset: the version of the knowledge."""
+    qdrant: QdrantStatus | None
+    """null: this worker compares the vectors itself."""
 
 
 class SearchAnswer(msgspec.Struct):
@@ -56,6 +69,8 @@ class SearchAnswer(msgspec.Struct):
     version: list[int]
     embedder: bool
     """Whether meaning counted, or words alone."""
+    stale: bool
+    """Qdrant was asked in vain: words alone have found these."""
     ms: float
 
 
@@ -106,7 +121,9 @@ class Knowledge:
         answer = await self._app.engine.knowledge.search(query)
         ms = round(1e3 * (time.perf_counter() - began), 2)
         worker = self._app.engine.name
-        return answers.json(SearchAnswer(worker, answer.found, list(answer.version), bool(answer.embedder), ms))
+        return answers.json(
+            SearchAnswer(worker, answer.found, list(answer.version), bool(answer.embedder), answer.stale, ms)
+        )
 
 
 def _count(text: str) -> int:

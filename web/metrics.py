@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tables.predicted import Predicted
 
 PREFIX: Final = "homunculus_"
-OUTCOMES: Final = ("exact", "similar", "miss", "stale", "compared", "wrong")
+OUTCOMES: Final = ("exact", "similar", "alike", "miss", "stale", "compared", "wrong")
 """Of questions that sessions have asked (tables/retrievals.py)."""
 TRIED: Final = frozenset({Stage.CANARY, Stage.SHADOW})
 OPEN_METRICS: Final = "application/openmetrics-text"
@@ -273,6 +273,12 @@ class WorkerCollector(Collector):
         yield _gauge("knowledge_passages", "Passages that it finds", [], {(): seen.get("passages", 0)})
         outcomes = {outcome: knowledge.counts[outcome] for outcome in OUTCOMES}
         yield _counter("knowledge_questions", "Questions of sessions", ["outcome"], outcomes)
+        if knowledge.qdrant is not None:
+            waiting = (seen.get("qdrant") or {}).get("waiting", 0)
+            yield _gauge(
+                "qdrant_up", "Whether Qdrant did what it was last asked", [], {(): int(not knowledge.qdrant.error)}
+            )
+            yield _gauge("qdrant_waiting", "Changes that Qdrant hasn't been told of", [], {(): waiting})
 
     def _worker(self) -> Iterator[Metric]:
         engine = self._engine

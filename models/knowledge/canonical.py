@@ -6,75 +6,119 @@ import re
 import unicodedata
 from typing import Final
 
-_EDGES: Final = ".,;:!?…。！？、"
-"""Signs that end a clause; what stands inside a word, and every other sign, belongs to it: 1.5, -5, 5 %, C++, f(x)."""
+_ENDS: Final = ".,;:!?…。！？、"
+"""Signs that may close a question; inside of it each belongs to it: "No, commits are lost" is not "No commits are
+lost"."""
+_SENTENCE: Final = ".;!?…。！？"
 _GREETING: Final = frozenset(["hi", "hello", "hey"])
 _THANKS: Final = (["please"], ["thanks"], ["thank", "you"])
-_LINKS: Final = frozenset(["in", "by", "as", "and", "or", "for", "to", "please"])
-"""Behind these a please is a word among others: "please in Spanish"."""
-_ASKING: Final = frozenset(["what", "what's", "which", "who", "whom", "whose", "when", "where", "why", "how"])
-"""With one of these in front a question mark says nothing new."""
-_BEFORE_THE: Final = frozenset(["is", "are", "was", "were", "does", "do", "did", "me", "what", "which", "about"])
-"""Only behind these `the` is left out: "out of question" is not "out of the question"."""
+_ASKING: Final = frozenset(["what", "which", "who", "whom", "whose", "when", "where", "why", "how"])
+_VERBS: Final = frozenset(
+    re.findall(r"\w+", "is are was were am do does did can could will would shall should has have had may might must")
+)
+_ORDERS: Final = frozenset(re.findall(r"\w+", "explain tell show list describe give help find restart summarize"))
+"""What a please in front of it asks for; "please customers first" asks for something else."""
+_SUBJECTS: Final = frozenset(re.findall(r"\w+", "i we you he she it they the a an this that there my our"))
+"""Behind a first May or Will: it is the verb then."""
+_BEFORE_THE: Final = frozenset(["is", "are", "was", "were", "what", "which"])
 _SHORT: Final = {"what's": "what is", "where's": "where is", "how's": "how is", "that's": "that is"}
+_FIRST: Final = frozenset(re.findall(r"\w+", "am an as at be by do go he how if in is it my of on or so to up us we"))
+"""Of one or two letters, but no unit: as the first word of a question their capital says nothing."""
 _PROPER: Final = frozenset(
     re.findall(
         r"\w+",
-        "may march august polish turkey china chile jordan georgia mark bill will rose frank rich jack grace hope "
-        "faith reading nice mobile bath cork apple amazon oracle shell target windows word go swift rust python java "
-        "ruby",
+        "may march april june august summer polish turkey china chile jordan georgia guinea jersey japan lima german "
+        "pole dane swede finn mark bill will rose frank rich jack grace hope faith art bob dean don drew gene grant "
+        "guy herb jean joy job jobs lance miles nick norm pat peg penny pierce ray rob sue wade ward chase cliff dale "
+        "dawn glen heath olive pearl violet iris daisy lily ivy amber ginger heather holly hazel crystal carol eve "
+        "young brown black white green gates bush trump ford cook smith baker church wood rice cash king prince queen "
+        "reading nice mobile bath cork buffalo phoenix orange apple amazon oracle shell target gap visa windows word "
+        "excel access teams slack zoom signal edge chrome safari outlook office mercury venus mars earth pluto cancer "
+        "go swift rust python java ruby perl dart ada basic scheme scala julia elm flask spark storm beam chef puppet "
+        "salt ant maven spring play rails express node react angular cal",
     )
 )
-"""Words that a capital letter makes others: inside of a question it counts."""
+"""Words that a capital letter makes others."""
 _DIGIT: Final = re.compile(r"\d")
 
 
 def canonical(text: str) -> str:
     """The key of a question: equal only where the answer must be.
 
-    Case goes where it says nothing, clauses' signs, greetings and thanks, and `the` behind a verb. Word order, every
-    other word, numbers, units (mW is not MW), signs and spelling stay.
+    Case goes where it says nothing, the signs that close the question, a greeting and thanks that stand apart, and
+    `the` in "what is the ... of". Word order, every other word and sign, lines, numbers, units (mW is not MW, Mm not
+    mm) and spelling stay.
     """
-    words = _less_manners(unicodedata.normalize("NFC", text).split())
-    bare = [word.rstrip(_EDGES) for word in words]
-    asked = any({"?", "？"} & set(word[len(one) :]) for word, one in zip(words, bare, strict=True))
-    bare = [word for word in bare if word]
+    lines = unicodedata.normalize("NFC", text).strip().splitlines()
+    words = _less_manners("\n".join(lines).replace("\n", " \n ").split(" "))
+    words, asked = _opened([word for word in words if word == "\n" or word.strip()])
     kept: list[str] = []
-    for number, word in enumerate(bare):
-        before = bare[number - 1] if number else ""
-        folded = _SHORT.get(low := _folded(word, before, first=number == 0), low)
-        follows = bare[number + 1] if number + 1 < len(bare) else ""
-        if folded == "the" and kept and kept[-1].split()[-1] in _BEFORE_THE and follows[:1].islower():
+    for number, word in enumerate(words):
+        before = words[number - 1] if number else ""
+        follows = [*words[number + 1 : number + 3], "", ""]
+        low = _folded(word, before, follows[0], first=number == 0)
+        if (
+            low == "the"
+            and kept
+            and kept[-1].split()[-1] in _BEFORE_THE
+            and follows[0].islower()
+            and follows[1] == "of"
+        ):
             continue
-        kept.append(folded)
-    if asked and kept and kept[0].split()[0] not in _ASKING:
+        kept.append(_SHORT.get(low, low))
+    said = " ".join(kept).split(" ")
+    if asked and kept and not (said[0] in _ASKING and said[1:2] and said[1] in _VERBS):
         kept.append("?")
     return " ".join(kept)
 
 
+def _opened(words: list[str]) -> tuple[list[str], bool]:
+    """Without the signs that close the question, and whether a question mark was among them."""
+    asked, words = False, list(words)
+    while words and words[-1] != words[-1].rstrip(_ENDS):
+        bare = words[-1].rstrip(_ENDS)
+        signs = words[-1][len(bare) :]
+        asked = asked or bool({"?", "？"} & set(signs))
+        if "!" in signs and (len(bare) == 1 or bare.endswith(")") or _DIGIT.search(bare[-1:])):
+            words[-1] = f"{bare}!"  # n! and 5!
+            break
+        words[-1:] = [bare] if bare else []
+    return words, asked
+
+
 def _less_manners(words: list[str]) -> list[str]:
-    """Without a greeting, a please in front, and thanks that a sign sets apart: "how to say thanks" keeps its own."""
-    if words and words[0][-1] in _EDGES and words[0].rstrip(_EDGES).lower() in _GREETING:
-        words = words[1:]
-    if len(words) > 2 and words[0].lower() == "please" and words[1].lower() not in _LINKS:
+    """Without a greeting, a please in front, and thanks in a sentence of their own: "how to say no, thanks" keeps
+    them."""
+    words = [word for word in words if word]
+    if words and words[0][-1] in _ENDS and words[0].rstrip(_ENDS).lower() in _GREETING:
+        words = words[1:] if not words[1:] or _begins(words[1]) else words
+    if len(words) > 2 and words[0].lower() == "please" and _begins(words[1]):
         words = words[1:]
     for thanks in _THANKS:
         rest = words[: -len(thanks)]
-        tail = [word.rstrip(_EDGES).lower() for word in words[-len(thanks) :]]
-        if tail == thanks and rest and rest[-1][-1] in _EDGES:
-            asked = "?" if "?" in words[-1] else ""
-            return [*rest[:-1], rest[-1] + asked]
+        tail = [word.rstrip(_ENDS).lower() for word in words[-len(thanks) :]]
+        if tail == thanks and rest and rest[-1][-1] in _SENTENCE:
+            return rest
     return words
 
 
-def _folded(word: str, before: str, *, first: bool) -> str:
+def _begins(word: str) -> bool:
+    """Whether a question or a request may begin with it, and hardly a name."""
+    low = word.lower()
+    return low in _ASKING or low in _VERBS or low in _ORDERS or low in _SHORT or low == "please" or word == "I"
+
+
+def _folded(word: str, before: str, follows: str, *, first: bool) -> str:
     """In lower case where its case says nothing."""
     low = word.lower()
     capitalised = word[:1].isupper() and word[1:] == low[1:]
     if word == low:
         return low
-    if not capitalised or (len(word) == 1 and word != "I"):
-        return word  # US, mW, pH, iOS, vitamin C
-    if _DIGIT.search(word) or _DIGIT.search(before):
-        return word  # 5 Mb
-    return word if low in _PROPER and not first else low
+    if not capitalised or _DIGIT.search(word) or _DIGIT.search(before):
+        return word  # US, mW, pH, iOS; 5 Mb
+    letters = word.rstrip(_ENDS)
+    if len(letters) <= 2 and letters != "I" and not (first and low in _FIRST):
+        return word  # vitamin C, in Mm
+    if letters.lower() in _PROPER and not (first and low in _VERBS and follows.lower() in _SUBJECTS):
+        return word
+    return low

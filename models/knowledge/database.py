@@ -10,7 +10,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Final
 
-SCHEMA: Final = 1
+SCHEMA: Final = 2
 """Another one is built anew: all of it is on the topic."""
 _TABLES: Final = """
 CREATE TABLE about (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -21,6 +21,7 @@ CREATE TABLE documents (
     at INTEGER NOT NULL, content TEXT, embedder TEXT, own_title TEXT, parts INTEGER NOT NULL DEFAULT 0, error TEXT);
 CREATE INDEX documents_wanted ON documents (at) WHERE content IS NOT wanted;
 CREATE INDEX documents_embedders ON documents (embedder);
+CREATE INDEX documents_tenants ON documents (tenant);
 CREATE TABLE tags (tag TEXT, document INTEGER, PRIMARY KEY (tag, document)) WITHOUT ROWID;
 CREATE INDEX tags_documents ON tags (document);
 CREATE TABLE passages (
@@ -30,9 +31,11 @@ CREATE TABLE passages (
     since INTEGER NOT NULL);
 CREATE INDEX passages_documents ON passages (document, hash);
 CREATE INDEX passages_since ON passages (partition, since);
+CREATE INDEX passages_keys ON passages (key);
 CREATE VIRTUAL TABLE words USING fts5 (tenant, heads, text, tokenize = "porter unicode61 remove_diacritics 2");
 CREATE TABLE parts (
     document INTEGER, part INTEGER, content TEXT, embedder TEXT, value BLOB, PRIMARY KEY (document, part));
+CREATE TABLE outbox (turn INTEGER PRIMARY KEY AUTOINCREMENT, key INTEGER NOT NULL UNIQUE, partition INTEGER NOT NULL);
 CREATE TABLE stale (key BLOB PRIMARY KEY, partition INTEGER NOT NULL) WITHOUT ROWID;
 """
 

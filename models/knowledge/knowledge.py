@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,14 +12,18 @@ from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from core.errors import KnowledgeAwayError
+from core.errors import KnowledgeAwayError, QdrantError
 from models.knowledge.library import Library, Pending, Record
+from models.knowledge.qdrant import Qdrant, Told
 from models.knowledge.query import LONGEST, Found, Query
 from models.knowledge.recall import Entry
 from models.knowledge.record import WIRE
+from models.knowledge.search import DEPTH
 from models.live import LiveModels
 
 LOOK_S: Final = 10.0
+VECTORS: Final = 2_048
+"""Questions whose vectors are kept, over all sessions: 1.5 KB each."""
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -42,14 +46,18 @@ class Answer(NamedTuple):
     version: tuple[int, ...]
     """Of all knowledge: next offset of each partition of `passages`."""
     embedder: str
+    stale: bool = False
+    """Qdrant was asked in vain: these are what words alone find."""
 
 
 class Knowledge:
     """The library of this worker, and the embedder that it goes with. Belongs to one event loop; made before it is
     opened."""
 
-    def __init__(self, models: LiveModels, embedder: str | None = None) -> None:
-        """embedder: the model's name; None: the only one there is."""
+    def __init__(self, models: LiveModels, embedder: str | None = None, qdrant: Qdrant | None = None) -> None:
+        """embedder: the model's name; None: the only one there is. qdrant: what compares the vectors; None: this
+        worker."""
+        self.qdrant = qdrant
         self._models = models
         self._name = embedder
         self._library: Library | None = None
@@ -58,8 +66,10 @@ class Knowledge:
         self.caught_up = asyncio.Event()
         """Set once all that was on the topic at the start is in the library."""
         self.counts: Counter[str] = Counter()
-        """Of questions of sessions (tables/retrievals.py): exact, similar and miss; stale: an earlier one was there,
-        but the knowledge has changed; compared, and wrong of those: similar ones that were looked up all the same."""
+        """Of questions of sessions (tables/retrievals.py): exact, similar (alike of those: without a vector) and miss;
+        stale: an earlier one was there, but the knowledge has changed; compared, and wrong of those: similar ones that
+        were looked up all the same."""
+        self._vectors: OrderedDict[tuple[str, str], NDArray[np.float32]] = OrderedDict()
         self.seen: dict[str, Any] = {}
         """What status() said when somebody last asked: no more than LOOK_S old while the worker runs."""
         self.making = 0
@@ -80,7 +90,7 @@ class Knowledge:
 
     async def open(self, folder: Path | None) -> Library:
         """folder: None keeps it in memory."""
-        self._library = await self.write(Library, folder)
+        self._library = await self.write(Library, folder, mirrored=self.qdrant is not None)
         return self._library
 
     async def close(self) -> None:
@@ -89,6 +99,8 @@ class Knowledge:
         await asyncio.to_thread(self._writer.shutdown)
         if self._library is not None:
             self._library.close()
+        if self.qdrant is not None:
+            await self.qdrant.close()
 
     async def write(self, work: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
         """Runs it where the library is written, after what waits there."""
@@ -105,12 +117,21 @@ class Knowledge:
         return await self.write(self.library.pending, list(partitions), embedder, count, newest=newest, most=most)
 
     async def asked(self, text: str) -> Asked:
-        """A question's vector."""
+        """A question's vector: what was asked lately, by whomever, needn't be embedded again."""
         with self._models.embedding(self._name) as embedder:
             if embedder is None or not text.strip():
                 return Asked(None, "")
-            vector = await embedder.question(text[:LONGEST])
-            return Asked(vector, embedder.identity) if np.isfinite(vector).all() else Asked(None, "")
+            key = (embedder.identity, text[:LONGEST])
+            if (known := self._vectors.get(key)) is not None:
+                self._vectors.move_to_end(key)
+                return Asked(known, embedder.identity)
+            vector = await embedder.question(key[1])
+            if not np.isfinite(vector).all():
+                return Asked(None, "")
+            self._vectors[key] = vector
+            if len(self._vectors) > VECTORS:
+                self._vectors.popitem(last=False)
+            return Asked(vector, embedder.identity)
 
     async def search(self, query: Query, asked: Asked | None = None) -> Answer:
         """What answers a question. asked: its vector, where somebody has it already. Raises KnowledgeAwayError before
@@ -121,11 +142,22 @@ class Knowledge:
         asked = await self.asked(query.text) if asked is None else asked
         stamp, version = library.stamp(query.tenant), library.version
 
+        told, stale = await self._told(query, asked)
+
         def look() -> list[Found]:
-            return library.search(query, asked.vector, asked.embedder)
+            return library.search(query, asked.vector, asked.embedder, told=told)
 
         found = await asyncio.get_running_loop().run_in_executor(self._reader, look)
-        return Answer(found, stamp, version, asked.embedder)
+        return Answer(found, stamp, version, asked.embedder, stale)
+
+    async def _told(self, query: Query, asked: Asked) -> tuple[list[Told] | None, bool]:
+        """What Qdrant finds, where there is one; nothing where it fails, and whether it did."""
+        if self.qdrant is None or asked.vector is None:
+            return None, False
+        try:
+            return await self.qdrant.nearest(query, asked.vector, asked.embedder, DEPTH), False
+        except QdrantError:
+            return [], True
 
     async def again(self, query: Query, entry: Entry) -> Answer | None:
         """What an earlier question has found, as it is now; None where a search might find others by now
@@ -165,11 +197,15 @@ class Knowledge:
         told = await self.write(self.library.status, self.embedder)
         with self._models.embedding(self._name) as embedder:
             name = None if embedder is None else embedder.manifest.identity
+        waiting, qdrant = told.pop("waiting"), None
+        if self.qdrant is not None:
+            qdrant = {"collection": self.qdrant.collection, "error": self.qdrant.error, "waiting": waiting}
         self.seen = {
             **told,
             "embedder": name,
             "caught_up": self.caught_up.is_set(),
             "making": self.making,
+            "qdrant": qdrant,
             "retrievals": dict(self.counts),
         }
         return self.seen

@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 
 from models.knowledge.database import SCHEMA, connected, created, transaction
 from models.knowledge.fusion import DENSE, LEXICAL
+from models.knowledge.outbox import Outbox
+from models.knowledge.qdrant import Told
 from models.knowledge.query import Found, Hit, Query
 from models.knowledge.search import Search, version_of
 from models.knowledge.shelves import Changes, Shelves
@@ -50,16 +52,19 @@ class Library:
     The positions of what was applied are written in the same transaction. All of it can be made anew from the topic.
     """
 
-    def __init__(self, folder: Path | None, clock: Callable[[], float] = time.time) -> None:
-        """folder: None keeps it in memory alone. clock: seconds since epoch."""
+    def __init__(self, folder: Path | None, clock: Callable[[], float] = time.time, *, mirrored: bool = False) -> None:
+        """folder: None keeps it in memory alone. clock: seconds since epoch. mirrored: Qdrant compares the vectors:
+        none is in memory then, and changes go to the outbox."""
         self._path = None if folder is None else folder / FILE
         self._clock = clock
         self._lock = threading.RLock()
+        self._mirrored = mirrored
         self._shelves = Shelves()
         self.rebuilt: str | None = None
         """Why what was on disk was not taken."""
         self._write = self._opened()
         self._read = self._write if self._path is None else connected(self._path)
+        self.outbox = Outbox(self._write, self._lock) if mirrored else None
         self.positions: dict[int, int] = dict(self._write.execute("SELECT partition, next FROM positions"))
         """Partition -> next offset of the topic to be applied."""
         self._stamps: dict[str | None, int] = defaultdict(int)
@@ -100,7 +105,8 @@ class Library:
         counts = db.execute("SELECT (SELECT count(*) FROM passages), (SELECT count(*) FROM words)").fetchone()
         if counts != (about["passages"], about["passages"]):
             return f"it has {counts[0]} passages and {counts[1]} texts, and should have {about['passages']}"
-        self._shelves.fill(db)
+        if not self._mirrored:
+            self._shelves.fill(db)
         return None
 
     def close(self) -> None:
@@ -119,6 +125,7 @@ class Library:
             self._shelves.clear()
             self._write = self._opened()
             self._read = self._write if self._path is None else connected(self._path)
+            self.outbox = Outbox(self._write, self._lock) if self._mirrored else None
             self.positions = {}
 
     # -- applying -----------------------------------------------------------------------------------------------------
@@ -135,7 +142,8 @@ class Library:
                         writing.take(record, changes)
                         positions[record.partition] = record.offset + 1
                 self._note(positions, changes)
-            self._shelves.rearrange(changes)  # once the disk has it
+            if not self._mirrored:
+                self._shelves.rearrange(changes)  # once the disk has it
             self.positions = positions
             for tenant in changes.tenants:
                 self._stamps[tenant] += 1
@@ -199,13 +207,18 @@ class Library:
                 (embedder or "",),
             ).fetchone()
             (passages,) = self._write.execute("SELECT value FROM about WHERE name = 'passages'").fetchone()
+            vectors = len(self._shelves)
+            if self._mirrored:
+                counted = "SELECT count(*) FROM documents d JOIN passages p ON p.document = d.id WHERE d.embedder != ''"
+                (vectors,) = self._write.execute(counted).fetchone()
             return {
                 "documents": documents,
                 "passages": passages,
                 "pending": int(pending),
                 "failed": int(failed),
-                "vectors": len(self._shelves),
+                "vectors": vectors,
                 "vector_bytes": self._shelves.bytes,
+                "waiting": 0 if self.outbox is None else self.outbox.waiting,
                 "positions": {str(partition): at for partition, at in sorted(self.positions.items())},
             }
 
@@ -227,9 +240,10 @@ class Library:
         embedder: str = "",
         dense: float = DENSE,
         lexical: float = LEXICAL,
+        told: Sequence[Told] | None = None,
     ) -> list[Found]:
         """As Search.find."""
-        return self.reader.find(query, vector, embedder, dense, lexical)
+        return self.reader.find(query, vector, embedder, dense, lexical, told)
 
     def again(
         self, query: Query, hits: Sequence[Hit], vector: NDArray[np.float32] | None, version: Sequence[int]

@@ -40,6 +40,12 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     count: int = 8
     """Passages, at most."""
 
+    def gist(self) -> str:
+        """Its words in their order, without stop words, case and signs: two questions of one gist find nearly the same
+        passages, though their answers may differ. Empty where only stop words are left."""
+        words = (word.lower() for word in _WORD.findall(self.text[:LONGEST]))
+        return " ".join(word for word in words if word not in STOP_WORDS)
+
     def words(self) -> list[str]:
         """Its different words, at most TERMS; stop words count where all are."""
         return words_of(self.text)[:TERMS]

@@ -41,11 +41,19 @@ class Entry(msgspec.Struct, array_like=True):
     """Event time, ms since epoch."""
     uses: int = 1
     rank: float = 0.0
+    gist: str = ""
+    """Query.gist."""
 
     @property
     def size(self) -> int:
         """Bytes, about, as the table stores them."""
-        return _OVERHEAD + len(self.asked) + len(self.vector) * 4 // 3 + sum(60 + len(hit.passage) for hit in self.hits)
+        return (
+            _OVERHEAD
+            + len(self.asked)
+            + len(self.gist)
+            + len(self.vector) * 4 // 3
+            + sum(60 + len(hit.passage) for hit in self.hits)
+        )
 
 
 class Recalled(msgspec.Struct, array_like=True):
@@ -77,6 +85,15 @@ def exact(recalled: Recalled, query: Query, embedder: str, now: int) -> Entry | 
     asked, scope = canonical(query.text), scope_of(query)
     for entry in recalled.entries:
         if entry.asked == asked and entry.scope == scope and entry.embedder == embedder and _fresh(entry, now):
+            return entry
+    return None
+
+
+def alike(recalled: Recalled, query: Query, embedder: str, now: int) -> Entry | None:
+    """The newest entry of a question with the same gist: it takes no vector to tell that it is similar."""
+    gist, scope = query.gist(), scope_of(query)
+    for entry in reversed(recalled.entries):
+        if gist and entry.gist == gist and entry.scope == scope and entry.embedder == embedder and _fresh(entry, now):
             return entry
     return None
 
@@ -116,6 +133,7 @@ def entry_of(
         hits=[Hit(one.passage, one.score, one.cosine, one.bm25) for one in found],
         version=version,
         at=now,
+        gist=query.gist(),
     )
 
 

@@ -18,6 +18,7 @@ from engine.testing import in_memory
 from engine.testing.memory import InMemory
 from models.embedder.convert import convert
 from models.knowledge.making import Making
+from models.knowledge.qdrant import Qdrant
 from models.knowledge.query import Found, Query
 from models.knowledge.recall import BUDGET, TTL_MS, Entry, Recalled, entry_of, exact, remembered, similar
 from models.knowledge.record import Key, encode
@@ -44,6 +45,7 @@ class Told(msgspec.Struct):
     session: str
     source: str
     documents: tuple[str, ...]
+    stale: bool = False
 
 
 ASKS = TopicSpec("test-asks", "session", Ask, Direction.IN)
@@ -58,7 +60,7 @@ async def tell(stream: Stream[Ask]) -> None:
         query = Query(text=ask.text, tenant=ask.tenant, tags=ask.tags, count=3)
         got = await retrievals.retrieve(ask.session, query, ask.ts)
         found = tuple(one.document for one in got.found)
-        current_slice().send(TELLS, ask.session, Told(ask.session, got.source, found))
+        current_slice().send(TELLS, ask.session, Told(ask.session, got.source, found, got.stale))
 
     await stream.each(handle, concurrency=4)
 
@@ -95,10 +97,11 @@ class Rehearsal:
 
 
 @asynccontextmanager
-async def rehearsal(folder: Path) -> AsyncIterator[Rehearsal]:
+async def rehearsal(folder: Path, qdrant: Qdrant | None = None) -> AsyncIterator[Rehearsal]:
     convert(sentence_folder(folder / "source"), folder / "store", name="small", version="1")
     async with in_memory([tell], [retrievals], model_store=str(folder / "store")) as trial:
         await trial.deploy("small", "1")
+        trial.engine.knowledge.qdrant = qdrant
         await trial.engine.knowledge.open(None)
         trial.engine.knowledge.caught_up.set()
         try:
@@ -157,6 +160,30 @@ async def test_a_nearly_equal_question_takes_the_passages_and_a_sample_is_looked
         if similar_.source == "similar":
             assert r.knowledge.counts["compared"] == 1
         assert r.knowledge.counts["wrong"] == 0
+
+
+async def test_the_same_words_in_other_company_are_a_similar_question_that_is_not_embedded(tmp_path: Path) -> None:
+    async with rehearsal(tmp_path) as r:
+        await r.know("cats", "the cat sleeps at night.")
+        await r.ask("the cat sleeps at night")
+        known = set(r.knowledge._vectors)
+        told = await r.ask("Where is it that a cat sleeps at the night?")
+        assert (told.source, told.documents) == ("similar", ("cats",))
+        assert (r.knowledge.counts["similar"], r.knowledge.counts["alike"]) == (1, 1)
+        assert len(r.knowledge._vectors) == len(known) + 1  # the first one is looked up all the same, to compare
+        await r.ask("what cat sleeps at night")
+        assert len(r.knowledge._vectors) == len(known) + 1
+        assert (await r.ask("the night sleeps at cat", tenant="acme")).source == "search"
+
+
+async def test_a_question_that_another_session_has_asked_is_not_embedded_again(tmp_path: Path) -> None:
+    async with rehearsal(tmp_path) as r:
+        await r.know("cats", "the cat sleeps at night.")
+        await r.ask("the cat sleeps")
+        with r.trial.models.embedding() as embedder:
+            assert embedder is not None
+            embedder.close()
+        assert (await r.ask("the cat sleeps", session="bob")).source == "search"
 
 
 async def test_what_a_session_has_found_survives_a_crash_and_its_own_time_ends_it(tmp_path: Path) -> None:
