@@ -96,9 +96,9 @@ class Demo:
                 step.result = f"{model.NAME}@{self._version} is live"
             reading = Reading(self._producer, self._prefix, PARTITIONS, partial(self._ask, ears), screen)
             with screen.step("documents") as step:
+                await reading.publish(worker)
                 await self._deploy(minilm.NAME, minilm.VERSION)
-                await reading.publish()
-                step.result = "Faust's documentation is published: it is read and embedded while people talk"
+                step.result = reading.claims[-1][1]
             for turn in range(TURNS):
                 await self._say(turn)
                 if turn == CRASH:
@@ -106,9 +106,7 @@ class Demo:
                 await _until(partial(self._all_answered, ears), "every message is answered", worker)
             contexts = {session: await worker.row("contexts", session) for session in TALKS}
             claims = self._claims(ears, contexts)
-            with screen.step("\ndocuments") as step:
-                await reading.known(worker)
-                step.result = reading.claims[-1][1]
+            screen.line(f"\n  *** {await reading.embedded(worker)} by now ***")
             await reading.ask(worker)
             self._summary(ears)
             claims += reading.claims
