@@ -305,6 +305,24 @@ async def test_a_worker_that_does_not_know_yet_says_so(tmp_path: Path, monkeypat
         assert (reply.text, reply.stale, reply.source) == (AWAY, True, "rule")
 
 
+async def test_a_reply_goes_on_after_a_crash_also_while_nothing_is_known_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agents.grounding.PATIENCE_S", 0.05)
+    async with reading(tmp_path) as r:
+        await r.know("cats", CATS)
+        r.talk.model.most = 3
+        message = await r.talk.say("ann", "the cat sleeps at night?")
+        await r.talk.until(lambda: len(r.talk.replies(message.id)) == 3)
+        r.talk.model.most = 10**9
+        await r.talk.crash()
+        await r.talk.trial.settle()
+        final = r.talk.final(message.id)
+        assert (final.source, final.text) == ("model", r.talk.text(message.id))
+        assert final.usage is not None
+        assert final.usage.resumed_tokens == 3
+
+
 async def test_erasing_a_session_takes_what_its_answers_may_be_reused_by(tmp_path: Path) -> None:
     async with reading(tmp_path) as r:
         await r.know("cats", CATS)
