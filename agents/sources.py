@@ -64,7 +64,8 @@ class Sources:
         anybody asks for it and the sender hasn't told it."""
         found = inquiry.found
         began = next((turn.ts for turn in found.turns if turn.ts), None) if found else None
-        told = facts_of_message(message, began, len(found.turns) + found.dropped if found else 0)
+        turns = found.dropped + sum(not turn.folded for turn in found.turns) if found else 0
+        told = facts_of_message(message, began, turns)
         wanted = self._facts.wants_intent or self._gate.looks_at(MESSAGES.name, "intent")
         if wanted and self._settings.intent_model is not None and "intent" not in told:
             inquiry.asked = await self._knowledge.asked(message.text)

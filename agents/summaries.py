@@ -20,6 +20,7 @@ from tables.contexts import Turn, Utterance, packed
 INSTRUCTION: Final = "Sum up our talk so far in a few sentences. Keep every name, number, date and wish."
 """Said by the user; the summary is what the model says to that, and both stay in the talk in the place of what they
 stand for: so any template knows how to write them."""
+CUT: Final = {Finish.CANCELLED: "it was stopped", Finish.DEADLINE: "it took half of the message's time"}
 SMALLEST: Final = 16
 """Tokens. A window that has no room for so many has none for a summary."""
 
@@ -31,7 +32,7 @@ class Summarizer:
     """Makes at most one, for one message."""
 
     def __init__(self, prompts: Prompts, sampling: Sampling, make: Make, keep: Callable[[Draft], None]) -> None:
-        """sampling: as the version's own. keep: records the folded context at once, so that nobody makes this summary
+        """sampling: as the reply's own. keep: records the folded context at once, so that nobody makes this summary
         again."""
         self._prompts, self._sampling, self._make = prompts, sampling, make
         self.keep: Final = keep
@@ -47,15 +48,17 @@ class Summarizer:
             raise SummaryError(f"a window with room for {draft.room} tokens has none for one")
         try:
             told = prompts.tokens(*self._told(draft, old, asked.count + most), Turn("", 0, [asked]))
-            generation = await self._make(told, replace(self._sampling, temperature=0.0, max_tokens=most, stop=()))
+            sampling = replace(self._sampling, temperature=0.0, max_tokens=most, stop=(), schema=None)
+            generation = await self._make(told, sampling)
         except (TaskError, FatalError):
             raise
         except HomunculusError as error:
             raise SummaryError(str(error)) from error
         assert generation.usage is not None
-        text = generation.text.strip()
-        if generation.usage.finish in {Finish.CANCELLED, Finish.DEADLINE} or not text:
-            raise SummaryError("the model had nothing to say" if not text else generation.usage.finish.value)
+        if (why := CUT.get(generation.usage.finish)) is not None:
+            raise SummaryError(why)
+        if not generation.text.strip():
+            raise SummaryError("the model had nothing to say")
         self.made = generation.usage.new
         reply = prompts.wording.replied(generation.text, generation.tokens)
         said = [asked, Utterance("assistant", generation.text, packed(reply.tokens))]

@@ -36,6 +36,8 @@ _STRING: Final = re.compile(r"""("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')""")
 _FIELD: Final = re.compile(r"\$\{\s*([A-Za-z_][\w.]*)\s*\}")
 _SPAN: Final = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)(ms|s|m|h|d)\b")
 _WORD: Final = re.compile(r"(?<![\w.])(and|or|not)(?!\w)")
+_COMPARED: Final = re.compile(r"(?<![\w.])([A-Za-z_][\w.]*)\s*(>=|<=|>|<)\s*$")
+"""A field and a sign, right before a text."""
 _LOOP: Final = re.compile(r"\.\s*(?:all|exists|exists_one|map|filter)\s*\(")
 
 
@@ -50,14 +52,20 @@ class Judgement(NamedTuple):
     """Fields of the message that it sets."""
 
 
-def written(expression: str) -> str:
+def written(expression: str, levels: frozenset[str] = frozenset()) -> str:
     """An expression as people write it, in CEL: ${a.b} is a.b, 120s is its seconds, and, or, not are signs; texts in
-    quotes stay as they are. Raises RequestRefusedError for one that is too long or too deep."""
+    quotes stay as they are. levels: names that have an order; a field that is compared with one of them is compared by
+    that order. Raises RequestRefusedError for one that is too long or too deep."""
     parts = _STRING.split(expression)
     for i in range(0, len(parts), 2):
         part = _FIELD.sub(r"\1", parts[i])
         part = _SPAN.sub(lambda found: repr(float(found[1]) * UNITS[found[2]]), part)
         parts[i] = _WORD.sub(lambda found: WORDS[found[1]], part)
+    for i in range(1, len(parts), 2):
+        level = parts[i]
+        if level[1:-1] in levels:
+            parts[i - 1], ranked = _COMPARED.subn(rf"rank(\1, {level}) \2 ", parts[i - 1])
+            parts[i] = f"rank({level}, {level})" if ranked else level
     text = "".join(parts)
     plain = "".join(parts[::2])
     if len(text) > LONGEST:
@@ -76,8 +84,8 @@ def written(expression: str) -> str:
 class CompiledRule:
     """One rule, and how it does."""
 
-    def __init__(self, rule: Rule) -> None:
-        """Raises RequestRefusedError for an expression that is none."""
+    def __init__(self, rule: Rule, levels: frozenset[str] = frozenset()) -> None:
+        """levels: names that have an order. Raises RequestRefusedError for an expression that is none."""
         import cel  # with its command line it takes .3 s to import: only who has rules pays that
 
         self.rule = rule
@@ -87,7 +95,7 @@ class CompiledRule:
         """Times that it took longer than its budget."""
         self._in_a_row = 0
         try:
-            self._program: Program = cel.compile(written(joined(rule.when)))
+            self._program: Program = cel.compile(written(joined(rule.when), levels))
         except ValueError as error:
             raise RequestRefusedError(f"rule {rule.name!r} is no expression: {str(error)[:300]}") from None
         self.variables = frozenset(self._program.variables())
@@ -125,9 +133,10 @@ class CompiledSet:
         """Raises RequestRefusedError for a rule that is none."""
         self.name = name
         self.rules = rules
-        self.compiled = [CompiledRule(rule) for rule in rules.rules]
+        levels = frozenset(level for order in rules.levels.values() for level in order)
+        self.compiled = [CompiledRule(rule, levels) for rule in rules.rules]
         self.variables = frozenset[str]().union(*(one.variables for one in self.compiled))
-        self._functions: dict[str, Callable[..., Any]] = {"at_least": self._at_least}
+        self._functions: dict[str, Callable[..., Any]] = {"at_least": self._at_least, "rank": self._rank}
 
     def judge(self, facts: Mapping[str, Any]) -> Judgement:
         """The first rule whose condition holds decides. facts: by the names that expressions use."""
@@ -148,3 +157,11 @@ class CompiledSet:
             if wanted in order:
                 return got in order and order.index(str(got)) >= order.index(str(wanted))
         return False
+
+    def _rank(self, got: object, wanted: object) -> int:
+        """Where the first stands in the order that has the second. Raises ValueError where it isn't in it: then the
+        condition can't be told."""
+        for order in self.rules.levels.values():
+            if wanted in order:
+                return order.index(str(got))
+        raise ValueError(f"{wanted!r} is no level")

@@ -11,13 +11,19 @@ from models.windows.turn import T, tokens
 NEWEST: Final = 0.5
 """Of the room, what the newest turns have for themselves."""
 HELD: Final = 8
-"""Rooms' worth of turns that a session holds for choosing from; what is older goes for good. All of it is in the record
-that each turn writes: some 8 bytes a token."""
+"""Rooms' worth of turns that a session holds for choosing from; what is older goes for good."""
+MOST_TOKENS: Final = 32_768
+MOST_TURNS: Final = 256
+"""All that is held is in the record that each turn writes, some 10 bytes a token and 1 KB a turn for its vector: a
+third of a megabyte each, at most."""
 
 
 def held(turns: Sequence[T], room: int) -> list[T]:
     """Turns, oldest first -> those that later questions may still choose from."""
-    return recent(turns, HELD * room, kept=1.0)
+    kept = recent(turns, max(room, min(HELD * room, MOST_TOKENS)), kept=1.0)
+    free = [n for n, turn in enumerate(kept) if not turn.pinned]
+    gone = set(free[: max(0, len(free) - MOST_TURNS)])
+    return [turn for n, turn in enumerate(kept) if n not in gone]
 
 
 def semantic(turns: Sequence[T], room: int, likeness: Sequence[float]) -> list[T]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -60,6 +61,37 @@ def test_the_three_rules_that_everybody_writes(when: str, facts: dict[str, Any],
 )
 def test_fields_times_and_words_may_be_written_as_people_do(text: str, cel: str) -> None:
     assert written(text) == cel
+
+
+@pytest.mark.parametrize("field", ["user.tier", "${user.tier}"])
+def test_a_field_is_compared_with_a_level_by_the_order_of_levels(field: str) -> None:
+    tiers = {"tier": ["BASIC", "VIP1", "VIP2", "VIP10"]}
+    when = f'order.amount > 5000 && {field} >= "VIP2"'
+    for tier, expected in (("VIP2", True), ("VIP10", True), ("VIP1", False), ("BASIC", False), ("WIZARD", False)):
+        facts = {"order": {"amount": 5001}, "user": {"tier": tier}}
+        assert holds(when, facts, levels=tiers) is expected, tier
+        assert holds(f'{field} < "VIP2"', facts, levels=tiers) is (tier in {"VIP1", "BASIC"}), tier
+    assert not holds(when, {"order": {"amount": 5001}}, levels=tiers)
+    assert holds('event.text == "a >= VIP2"', {"event": {"text": "a >= VIP2"}}, levels=tiers)
+    assert holds(f'{field} == "VIP2"', {"user": {"tier": "VIP2"}}, levels=tiers)
+
+
+def test_the_rule_set_that_the_documentation_shows_does_what_it_says() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "chat.md").read_text()
+    shown = text.partition("llm_trigger_policy = ")[2].partition("```")[0]
+    rules = RuleSet.model_validate_json(shown)
+    assert [rule.budget_ms for rule in rules.rules] == [80, 80, 200, 80]
+    compiled = CompiledSet("llm_trigger_policy", rules)
+    asked: list[tuple[str | None, dict[str, Any]]] = [
+        ("admins", {"event": {"type": "DELETE"}, "user": {"role": "ADMIN"}}),
+        ("unsure", {"intent": {"confidence": 0.6}, "session": {"duration": 121}}),
+        ("large", {"order": {"amount": 5001}, "user": {"tier": "VIP2"}}),
+        ("spam", {"event": {"text": "buy now"}}),
+        (None, {"order": {"amount": 5001}, "user": {"tier": "VIP1"}}),
+    ]
+    for name, facts in asked:
+        judgement = compiled.judge(facts)
+        assert (judgement.rule, judgement.verdict) == (name, "stop" if name in {"spam", None} else "pass")
 
 
 def test_conditions_may_be_nested() -> None:

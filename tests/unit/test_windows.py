@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.windows.recent import recent
-from models.windows.semantic import HELD, held, semantic
+from models.windows.semantic import HELD, MOST_TOKENS, MOST_TURNS, held, semantic
 from models.windows.sinks import sinks
 from models.windows.summary import fold, longest
 
@@ -50,6 +50,8 @@ def test_a_likely_turn_that_is_too_large_lets_smaller_ones_pass() -> None:
 
 def test_semantic_holds_some_rooms_of_turns_for_later_questions() -> None:
     assert numbers(held(said(*[100] * (4 * HELD)), 200)) == list(range(2 * HELD, 4 * HELD))
+    assert len(held(said(*[1] * 1000, pinned={0}), 4000)) == MOST_TURNS + 1, "but no more than its record can have"
+    assert len(held(said(*[1000] * 100), 32_000)) == MOST_TOKENS // 1000
 
 
 def test_sinks_drop_no_more_than_they_have_to() -> None:
