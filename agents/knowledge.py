@@ -52,6 +52,10 @@ RETRY_S: Final = 1.0
 UNREAD_S: Final = 10.0
 """What was published and hasn't been read back after that long is made again."""
 MOST_STALE: Final = 50
+INDEX: Final = 16
+"""Passages that are added to a graph at a time: a search waits for 10 ms, and as long is between two steps."""
+SAVED: Final = 10_000
+"""Changes of a graph after which it is saved, beside the end."""
 NOTE_S: Final = 600.0
 """Between two notes of an idle worker that its library stands for what is on the topic."""
 
@@ -100,7 +104,7 @@ class Keeper:
     async def run(self) -> None:
         """For ever. Raises KafkaError when the broker doesn't let us."""
         await self._knowledge.open(self._engine.folder)
-        all_ = (self._feed.run(), self._told(), self._make(), self._hurry(), self._look())
+        all_ = (self._feed.run(), self._told(), self._make(), self._hurry(), self._look(), self._index())
         works = [asyncio.create_task(work) for work in all_]
         if self._mirror is not None:
             works.append(asyncio.create_task(self._mirror.run()))
@@ -146,6 +150,16 @@ class Keeper:
         while True:
             await self._knowledge.status()
             await asyncio.sleep(LOOK_S)
+
+    async def _index(self) -> None:
+        """For ever: what graphs lack. At half of the time, since nobody waits for it."""
+        await self._feed.caught_up.wait()
+        while True:
+            began = time.monotonic()
+            left = await self._knowledge.write(self._knowledge.library.index, INDEX)
+            if not left:
+                await self._knowledge.write(self._knowledge.library.save, SAVED)
+            await asyncio.sleep(max(0.001, time.monotonic() - began) if left else IDLE_S)
 
     # -- making -------------------------------------------------------------------------------------------------------
 

@@ -98,7 +98,7 @@ class Knowledge:
         await asyncio.to_thread(self._reader.shutdown)
         await asyncio.to_thread(self._writer.shutdown)
         if self._library is not None:
-            self._library.close()
+            await asyncio.to_thread(self._library.close)
         if self.qdrant is not None:
             await self.qdrant.close()
 

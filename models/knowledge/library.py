@@ -21,7 +21,7 @@ from models.knowledge.outbox import Outbox
 from models.knowledge.qdrant import Told
 from models.knowledge.query import Found, Hit, Query
 from models.knowledge.search import Search, version_of
-from models.knowledge.shelves import Changes, Shelves
+from models.knowledge.shelves import GRAPH, Changes, Shelves
 from models.knowledge.writing import Record, Writing
 
 __all__ = ["FILE", "FRESH_S", "Library", "Pending", "Record"]
@@ -88,7 +88,12 @@ class Library:
                 self.rebuilt = f"it can't be read: {error}"
             log.warning("%s is built anew from the topic: %s", path, self.rebuilt)
         self._shelves.clear()
-        for file in (path, path.with_name(f"{FILE}-wal"), path.with_name(f"{FILE}-shm")):
+        for file in (
+            *path.parent.glob(f"{GRAPH}*"),
+            path,
+            path.with_name(f"{FILE}-wal"),
+            path.with_name(f"{FILE}-shm"),
+        ):
             file.unlink(missing_ok=True)
         return created(connected(path))
 
@@ -107,10 +112,13 @@ class Library:
             return f"it has {counts[0]} passages and {counts[1]} texts, and should have {about['passages']}"
         if not self._mirrored:
             self._shelves.fill(db)
+            assert self._path is not None
+            self._shelves.load(self._path.parent, dict(db.execute("SELECT partition, next FROM positions")))
         return None
 
     def close(self) -> None:
         """Nothing is asked of it any more."""
+        self.save(1)
         with self._lock:
             for db in {self._write, self._read}:
                 db.close()
@@ -153,6 +161,17 @@ class Library:
         db.executemany("INSERT OR REPLACE INTO positions VALUES (?, ?)", positions.items())
         db.execute("UPDATE about SET value = value + ? WHERE name = 'passages'", (changes.count,))
         db.execute("UPDATE about SET value = ? WHERE name = 'at'", (self._clock(),))
+
+    def index(self, count: int) -> int:
+        """Adds so many passages to the graphs of very large tenants. Returns how many they lack then; those are
+        compared one by one until then."""
+        return self._shelves.index(count)
+
+    def save(self, least: int) -> None:
+        """Writes graphs that have so many changes: a start without them compares exactly until they are made again."""
+        with self._lock:
+            if self._path is not None and not self._mirrored:
+                self._shelves.save(self._path.parent, self.positions, least)
 
     # -- what there is to do ------------------------------------------------------------------------------------------
 

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 import threading
 from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from hashlib import blake2b
+from pathlib import Path
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from models.knowledge.database import mark
 from models.knowledge.record import WIRE
 from models.knowledge.shelf import Near, Shelf
 
+log = logging.getLogger(__name__)
+
 CHUNK: Final = 10_000
 """Vectors that are read at a time."""
+GRAPH: Final = "graph-"
+"""What the names of their files begin with."""
 
 
 class Changes:
@@ -72,6 +81,40 @@ class Shelves:
                 shelf = self._shelf(tenant, embedder, vectors.shape[1])
                 numbers = [np.array(column, np.int64) for column in (ids, keys, documents)]
                 shelf.fill(numbers[0], numbers[1], numbers[2], vectors)
+
+    # -- graphs -------------------------------------------------------------------------------------------------------
+
+    def index(self, count: int) -> int:
+        """Adds so many passages to graphs that lack some. Returns how many are lacking then."""
+        with self._lock:
+            left = 0
+            for shelf in self._shelves.values():
+                left += shelf.index(0 if left else count)
+            return left
+
+    def save(self, folder: Path, positions: Mapping[int, int], least: int) -> None:
+        """Graphs with so many changes that their files lack."""
+        with self._lock:
+            for path, shelf in self._files(folder):
+                if shelf.unsaved >= least:
+                    shelf.save(path, positions)
+
+    def load(self, folder: Path, positions: Mapping[int, int]) -> None:
+        """The graphs that were saved; one that is none of ours is made anew, and the log says why."""
+        known = dict(self._files(folder))
+        for path in folder.glob(f"{GRAPH}*"):
+            try:
+                if path in known:
+                    known[path].load(path, positions)
+                    continue
+            except (ValueError, OSError) as error:
+                log.warning("%s is built anew: %s", path, error)
+            path.unlink(missing_ok=True)
+
+    def _files(self, folder: Path) -> Iterator[tuple[Path, Shelf]]:
+        for (tenant, embedder), shelf in self._shelves.items():
+            name = blake2b(f"{mark(tenant)}/{embedder}".encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
+            yield folder / f"{GRAPH}{name}", shelf
 
     def rearrange(self, changes: Changes) -> None:
         """As the file is by now."""
