@@ -42,7 +42,7 @@ from examples.purchases.worker import Worker, free_port
 PARTITIONS: Final = 4
 SESSION_TIMEOUT_S: Final = 6
 START_S: Final = 90.0
-LIVE_S: Final = 120.0
+LIVE_S: Final = 240.0
 REPLY_S: Final = 180.0
 """For the replies of one turn, with a crash between them, on a busy machine."""
 HEARD: Final = 6
