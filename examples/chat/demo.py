@@ -108,6 +108,7 @@ class Demo:
             claims = self._claims(ears, contexts)
             screen.line(f"\n  *** {await reading.embedded(worker)} by now ***")
             await reading.ask(worker)
+            await reading.again(worker)
             self._summary(ears)
             claims += reading.claims
             screen.verdict(claims)

@@ -40,7 +40,7 @@ class Question(NamedTuple):
 READER: Final = "dora"
 QUESTIONS: Final = (
     Question("What is a tumbling window?", "userguide/tables.rst"),
-    Question("Can I use Faust together with Django?", "userguide/application.rst"),
+    Question("How do I use Faust in a Django project?", "userguide/application.rst"),
 )
 """Put to the model, with passages."""
 FOREIGN: Final = "What is the capital of France?"
