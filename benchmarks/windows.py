@@ -23,10 +23,12 @@ from examples.chat.model import version
 from examples.knowledge.minilm import minilm
 from models.decoder import Decoder, Generation, Sampling, Sizes, Turn
 from models.decoder.network import Slab
+from models.decoder.tokenizer import Tokenizer
 from models.decoder.wording import Tokens
 from models.device import Device
 from models.embedder.embedder import Embedder
 from models.inference import InferenceThread
+from models.language import TOKENIZER
 from models.windows.sinks import SINKS
 
 ROOM: Final = 640
@@ -38,7 +40,9 @@ WINDOWS: Final[tuple[Name, ...]] = ("recent", "fixed", "sinks", "semantic", "sum
 STRETCH: Final = 256
 """Tokens of the perplexity's window,"""
 DROPPED: Final = 64
-"""and how many of them go at a time."""
+"""how many of them go at a time,"""
+TEXT: Final = 768
+"""and those of the text."""
 
 
 @benchmark
@@ -117,11 +121,8 @@ def perplexities(lab: Lab) -> Iterator[Result]:
     from models.decoder.rotation import Rotation
 
     folder = version("fp32")
-    decoder = Decoder(folder, Device.of("cpu"), Sizes(slots=1, window=64))
     text = max((one.text for one in documents() if one.id.startswith("userguide")), key=len)[20_000:26_000]
-    tokens = decoder.encode(text)[:1024]
-    decoder.close()
-    decoder.join()
+    tokens = tuple(Tokenizer(folder.path / TOKENIZER, [], folder.identity).encode(text)[:TEXT])
     slab = Slab(Network(folder, Device.of("cpu"), 1), 1, STRETCH)
     rotation = Rotation.learn(slab)
     assert rotation is not None

@@ -34,6 +34,8 @@ def at_least(talk: Talk, replies: int) -> bool:
     return len(talk.replies()) >= replies
 
 
+TOGETHER = 400
+"""Messages that are sent at once: fewer than a worker takes."""
 MANY = pytest.param(200, 10, 8, marks=[pytest.mark.long, pytest.mark.timeout(600)])
 
 
@@ -47,8 +49,9 @@ async def test_sessions_that_share_few_slots_are_told_what_each_is_told_alone(
     options: dict[str, Any] = {"chat_exact": True, "chat_slots": slots, "chat_threads": 1, "partitions": 3}
     async with in_memory([chat], [contexts, answers, reusable], model_store=str(store), **options) as trial:
         await trial.deploy(babbler.NAME, "1")
-        await trial.send(MESSAGES, messages)
-        await trial.settle(300)
+        for begin in range(0, len(messages), TOGETHER):
+            await trial.send(MESSAGES, messages[begin : begin + TOGETHER])
+            await trial.settle(300)
         told = {one.value.message_id: one.value for one in trial.outputs(REPLIES) if one.value.final}
 
     assert {message: reply.text for message, reply in told.items()} == expected
