@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,26 @@ WIDTH_ADDING: Final = 128
 WIDTH_SEARCHING: Final = 256
 """Passages that are kept in sight while one is added, and while a question is asked."""
 _FORMAT: Final = 1
+
+
+class Image(NamedTuple):
+    """A graph of one moment, to be written while it goes on."""
+
+    size: int
+    passages: int
+    body: bytes
+
+    def write(self, path: Path, positions: Mapping[int, int]) -> None:
+        """positions: how far the topic is applied in it. The file is there as a whole, or not at all."""
+        head = {"format": _FORMAT, "size": self.size, "count": self.passages, "hash": _hash(self.body)}
+        told = {str(partition): at for partition, at in sorted(positions.items())}
+        part = path.with_suffix(".part")
+        with part.open("wb") as file:
+            file.write(json.dumps(head | {"positions": told}).encode() + b"\n")
+            file.write(self.body)
+            file.flush()
+            os.fsync(file.fileno())
+        part.rename(path)
 
 
 class Graph:
@@ -67,18 +87,9 @@ class Graph:
         found = self._index.search(vector, min(count, len(self._ids)), threads=1)
         return np.asarray(found.keys).astype(np.int64)
 
-    def save(self, path: Path, keys: NDArray[np.int64], positions: Mapping[int, int]) -> None:
-        """keys: what the shelf has of its ids, in their order. positions: how far the topic is applied. The file is
-        there as a whole, or not at all."""
-        body = self.ids.tobytes() + keys.tobytes() + bytes(self._index.save() or b"")
-        head = {"format": _FORMAT, "size": self.size, "count": len(self), "hash": _hash(body)}
-        told = {str(partition): at for partition, at in sorted(positions.items())}
-        part = path.with_suffix(".part")
-        with part.open("wb") as file:
-            file.write(json.dumps(head | {"positions": told}).encode() + b"\n" + body)
-            file.flush()
-            os.fsync(file.fileno())
-        part.rename(path)
+    def image(self, keys: NDArray[np.int64]) -> Image:
+        """All of it as bytes. keys: what the shelf has of its ids, in their order."""
+        return Image(self.size, len(self), self.ids.tobytes() + keys.tobytes() + bytes(self._index.save() or b""))
 
     @classmethod
     def load(cls, path: Path, size: int, positions: Mapping[int, int]) -> tuple[Graph, NDArray[np.int64]]:

@@ -110,9 +110,12 @@ class Library:
         counts = db.execute("SELECT (SELECT count(*) FROM passages), (SELECT count(*) FROM words)").fetchone()
         if counts != (about["passages"], about["passages"]):
             return f"it has {counts[0]} passages and {counts[1]} texts, and should have {about['passages']}"
-        if not self._mirrored:
+        assert self._path is not None
+        if self._mirrored:
+            for file in self._path.parent.glob(f"{GRAPH}*"):
+                file.unlink()  # nobody would take what is deleted out of it
+        else:
             self._shelves.fill(db)
-            assert self._path is not None
             self._shelves.load(self._path.parent, dict(db.execute("SELECT partition, next FROM positions")))
         return None
 
@@ -169,9 +172,8 @@ class Library:
 
     def save(self, least: int) -> None:
         """Writes graphs that have so many changes: a start without them compares exactly until they are made again."""
-        with self._lock:
-            if self._path is not None and not self._mirrored:
-                self._shelves.save(self._path.parent, self.positions, least)
+        if self._path is not None and not self._mirrored:
+            self._shelves.save(self._path.parent, self.positions, least)
 
     # -- what there is to do ------------------------------------------------------------------------------------------
 

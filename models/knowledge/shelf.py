@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from models.knowledge.graph import Graph
+from models.knowledge.graph import Graph, Image
 
 ALIKE: Final = 1e-6
 """Cosines that differ by less are equal: their last bits depend on where in the matrix a row is."""
@@ -145,12 +145,12 @@ class Shelf:
         """Changes of the graph that its file lacks."""
         return self._changed
 
-    def save(self, path: Path, positions: Mapping[int, int]) -> None:
-        """The graph, where there is one."""
-        if self._graph is not None:
-            rows = [self._rows[one] for one in self._graph.ids.tolist()]
-            self._graph.save(path, self._keys[rows], positions)
-            self._changed = 0
+    def image(self) -> Image | None:
+        """The graph as it is to be saved, where there is one."""
+        if self._graph is None:
+            return None
+        self._changed = 0
+        return self._graph.image(self._keys[[self._rows[one] for one in self._graph.ids.tolist()]])
 
     def load(self, path: Path, positions: Mapping[int, int]) -> None:
         """The graph that was saved, less what is no more; what it lacks is added by and by. Raises ValueError where it

@@ -93,11 +93,12 @@ class Shelves:
             return left
 
     def save(self, folder: Path, positions: Mapping[int, int], least: int) -> None:
-        """Graphs with so many changes that their files lack."""
+        """Graphs with so many changes that their files lack. Searches wait for copies in memory, not for the disk."""
         with self._lock:
-            for path, shelf in self._files(folder):
-                if shelf.unsaved >= least:
-                    shelf.save(path, positions)
+            images = [(path, shelf.image()) for path, shelf in self._files(folder) if shelf.unsaved >= least]
+        for path, image in images:
+            if image is not None:
+                image.write(path, positions)
 
     def load(self, folder: Path, positions: Mapping[int, int]) -> None:
         """The graphs that were saved; one that is none of ours is made anew, and the log says why."""

@@ -22,7 +22,18 @@ from models.store import ModelStore
 from tests.worker import ROOT
 
 NOT_NEEDED: Final = {
-    *("pandas", "sklearn", "onnx", "skl2onnx", "scipy", "opentelemetry", "qdrant_client", "confluent_kafka", "torch"),
+    *(
+        "pandas",
+        "sklearn",
+        "onnx",
+        "skl2onnx",
+        "scipy",
+        "opentelemetry",
+        "qdrant_client",
+        "usearch",
+        "confluent_kafka",
+        "torch",
+    ),
     *("pytest", "tkinter", "matplotlib", "engine.testing", "engine.spans", "examples", "benchmarks"),
 }
 """Installed for development, or for what was not asked for."""

@@ -28,7 +28,7 @@ def drawn(count: int, seed: int = 1) -> NDArray[np.float32]:
     """In clusters, as texts are."""
     draw = np.random.default_rng(seed)
     rows = draw.standard_normal((40, SIZE))[draw.integers(0, 40, count)] + 0.7 * draw.standard_normal((count, SIZE))
-    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+    return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True), np.float32)
 
 
 def filled(rows: NDArray[np.float32]) -> Shelf:
