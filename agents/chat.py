@@ -221,16 +221,21 @@ class Chat:
         s, message, sources = writing.s, writing.message, self._sources
         began = time.monotonic()
         seconds = min(self.settings.chat_seconds, message.seconds or self.settings.chat_seconds)
-        until = began + seconds
-        await sources.begin(inquiry, message, s, until)
-        if sources.quotes(inquiry, message) and not writing.answer.tokens:
+        until, resumed = began + seconds, bool(writing.answer.tokens)
+        try:
+            await sources.begin(inquiry, message, s, until)
+        except KnowledgeAwayError:
+            if not resumed:
+                raise
+            inquiry.query = None  # parts of the reply are told: it goes on from them alone
+        if sources.quotes(inquiry, message) and not resumed:
             await self._quote(writing, room, inquiry, until)
             return
         speaker = await self._speakers.wait(message.model, s, until, message.adapter)
         with speaker:
             sampling = speaker.sampling(message, writing.source)
             work = _Work(self, speaker, s, room, message, until)
-            identity, resumed = speaker.identity, bool(writing.answer.tokens)
+            identity = speaker.identity
             key = None if resumed else sources.key(inquiry, message, sampling, identity)
             if (known := await sources.again(key, message.tenant)) is not None:
                 asked = await self._asked(work, inquiry, sampling, ALONE)
@@ -276,7 +281,8 @@ class Chat:
             elif finish == "timeout":
                 why = f"{seconds:g} s are over"
             there = await sources.there(ground, prompt.citations)
-            whole = finish in WHOLE and len(there) == len(prompt.citations)
+            stale = ground is not None and ground.stale
+            whole = finish in WHOLE and len(there) == len(prompt.citations) and not stale
             await writing.end(
                 finish,
                 text=text,
@@ -286,7 +292,7 @@ class Chat:
                 usage=usage,
                 context=prompt.answered(said) if said is not None or finish in WHOLE else None,
                 citations=cited(text, there),
-                stale=ground is not None and ground.stale,
+                stale=stale,
                 key=sources.key(inquiry, message, sampling, identity, ground) if whole and not resumed else None,
             )
 

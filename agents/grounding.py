@@ -44,7 +44,7 @@ class Ground(NamedTuple):
     """Of the knowledge that it is true in."""
     embedder: str
     stale: bool
-    """Whether the tenant has documents that can't be found yet."""
+    """Whether the tenant has documents that can't be found yet, or not by their meaning."""
 
 
 class Quote(NamedTuple):
@@ -95,8 +95,10 @@ class Grounding:
     async def find(self, message: Message, query: Query, asked: Asked | None = None) -> Ground:
         """asked: the question's vector, where somebody has it already. Raises KnowledgeAwayError."""
         got = await retrievals.retrieve(message.session, query, message.ts, asked)
-        found = got.found if relevant(query, got.found, self._settings.chat_relevance) else []
-        return Ground(query, found, got.version, got.embedder, await self._knowledge.behind(query.tenant))
+        stale = got.stale or await self._knowledge.behind(query.tenant)
+        vectors = bool(got.embedder) and not stale
+        found = got.found if relevant(query, got.found, self._settings.chat_relevance, vectors=vectors) else []
+        return Ground(query, found, got.version, got.embedder, stale)
 
     async def quote(self, ground: Ground, asked: Asked | None = None) -> Quote:
         """The sentences that answer best, of the passages that were found; there is one at least."""

@@ -3,6 +3,7 @@ the same reasons before."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -27,6 +28,7 @@ from tables.contexts import Context
 from tables.reusable import reusable
 
 _encode: Final = msgspec.json.Encoder().encode
+_LAYOUT: Final = re.compile(r"\s\s|[^\S ]")
 
 
 @dataclass(slots=True)
@@ -62,7 +64,8 @@ class Sources:
         anybody asks for it and the sender hasn't told it."""
         found = inquiry.found
         began = next((turn.ts for turn in found.turns if turn.ts), None) if found else None
-        told = facts_of_message(message, began, len(found.turns) + found.dropped if found else 0)
+        turns = found.dropped + sum(not turn.folded for turn in found.turns) if found else 0
+        told = facts_of_message(message, began, turns)
         wanted = self._facts.wants_intent or self._gate.looks_at(MESSAGES.name, "intent")
         if wanted and self._settings.intent_model is not None and "intent" not in told:
             inquiry.asked = await self._knowledge.asked(message.text)
@@ -125,14 +128,18 @@ class Sources:
         if found is not None and (message.history is None or found.dropped):
             texts = [[(one.role, one.text) for one in turn.said] for turn in found.turns]
             held = [texts, [turn.pinned for turn in found.turns], found.dropped, found.sinks.hex()]
-        windows = [(one.window, one.window_tokens) for one in (message, found) if one is not None]
+        window = message.window or (found.window if found else None)
+        window_tokens = message.window_tokens or (found.window_tokens if found else None)
         query = inquiry.query
         return [
+            # Of a question's words the gaps between them say nothing; of a program's, or a table's, they do.
+            message.text if _LAYOUT.search(message.text.strip()) else None,
             held,
             message.history,
             message.role,
             message.pinned,
-            windows,
+            window,
+            window_tokens,
             inquiry.facts,
             None if query is None else [sorted(query.tags), query.count],
             msgspec.structs.replace(sampling, seed=seed),

@@ -119,7 +119,7 @@ class Writing:
                 contexts[message.session] = context
             self._put(msgspec.structs.replace(self.answer, text=text, reply=reply, told=self._exact))
             if key is not None:
-                reusable.note(key, self._place, message.ts)
+                reusable.note(key, self._place, self.source, message.ts)
             if self._exact:
                 self._send(reply)
         await self.tell()

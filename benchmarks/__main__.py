@@ -13,6 +13,7 @@ from benchmarks import (
     drift,
     failover,
     freshness,
+    grounding,
     inputs,
     latency,
     memory,
@@ -44,6 +45,7 @@ REGISTERED = (
     decoder,
     retrieval,
     freshness,
+    grounding,
     windows,
 )
 """Importing a module has registered its benchmark."""

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
+import msgspec
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from faust.cli.base import argument, option
 
@@ -124,7 +125,10 @@ class Chat(OperatorCommand):
             known = f"{usage.prompt_tokens} tokens, {usage.cached_tokens} of them known"
             note += f" [{known}; {usage.completion_tokens} new]"
         self._show(f"{note}\n")
+        for one in reply.citations:
+            self._show(f"  [{one.number}] {one.title or one.document}, {one.url or one.passage}\n")
         document = {"session": talk.session, "text": reply.text, "finish": reply.finish, "why": reply.why}
+        document["citations"] = msgspec.to_builtins(reply.citations)
         return Report(document, ok=reply.finish != "refused")
 
     def _show(self, text: str) -> None:

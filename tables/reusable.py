@@ -18,6 +18,8 @@ class Reusable(msgspec.Struct):
 
     place: str
     """Its key in the table `answers` of the same partition: what is erased there is nowhere else."""
+    source: str
+    """Where its message stands: another one may have taken the place since."""
     keep_until: int
     """Event time, ms since epoch."""
 
@@ -32,15 +34,17 @@ class ReusableAnswers(TimedTable[str, Reusable]):
     name = "reusable"
     of_sessions = False
 
-    def note(self, key: str, place: str, ts: int) -> None:
+    def note(self, key: str, place: str, source: str, ts: int) -> None:
         """A message was answered, at that event time."""
-        self[key] = Reusable(place, ts + KEPT_MS)
+        self[key] = Reusable(place, source, ts + KEPT_MS)
 
     def find(self, key: str) -> tuple[Answer, Reply] | None:
         """The answer that was given for the same reasons, if it is still kept."""
         found = self.get(key)
         answer = None if found is None else answers.get(found.place)
-        if answer is None or answer.reply is None or answer.reply.finish not in WHOLE:
+        if found is None or answer is None or answer.source != found.source:
+            return None
+        if answer.reply is None or answer.reply.finish not in WHOLE:
             return None
         return answer, answer.reply
 

@@ -13,6 +13,7 @@ from agents.chat import chat
 from core.messages import Generation, Message
 from core.topics import MESSAGES, REPLIES
 from engine.codec import codec_of
+from engine.table import Table
 from engine.testing import in_memory
 from tables.answers import answers
 from tables.contexts import contexts
@@ -65,7 +66,7 @@ async def alone(store: Path, messages: Sequence[Message], **settings: Any) -> di
     for message in messages:
         by_session[message.session].append(message)
     texts = {}
-    tables = [contexts, answers, reusable]
+    tables: list[Table[Any, Any]] = [contexts, answers, reusable]
     async with in_memory([chat], tables, model_store=str(store), chat_threads=1, **settings) as trial:
         await trial.deploy(babbler.NAME, "1")
         for turns in by_session.values():

@@ -155,18 +155,22 @@ class Stream(Whole):
             await super()._beat()
 
     async def _end(self, reply: Reply) -> None:
-        await self._chunk(Delta(), FINISHES[reply.finish or "stop"])
+        last = self._made([ChunkChoice(0, Delta(), FINISHES[reply.finish or "stop"])])
+        last.citations, last.source, last.stale = reply.citations, reply.source, reply.stale
+        await self._send(last)
         options = self._asked.stream_options
         if options is not None and options.include_usage:
-            await self._send_chunk([], Spent.of(reply.usage or Usage()))
+            spent = self._made([])
+            spent.usage = Spent.of(reply.usage or Usage())
+            await self._send(spent)
         await self._write(b"data: [DONE]\n\n")
 
-    async def _chunk(self, delta: Delta, finish: str | None = None) -> None:
-        await self._send_chunk([ChunkChoice(0, delta, finish)])
+    async def _chunk(self, delta: Delta) -> None:
+        await self._send(self._made([ChunkChoice(0, delta)]))
 
-    async def _send_chunk(self, choices: list[ChunkChoice], usage: Spent | None = None) -> None:
+    def _made(self, choices: list[ChunkChoice]) -> Chunk:
         message, model = self._message, self._asked.model
-        chunk = Chunk(id_of(message.id), "chat.completion.chunk", message.ts // 1000, model, choices)
-        if usage is not None:
-            chunk.usage = usage
+        return Chunk(id_of(message.id), "chat.completion.chunk", message.ts // 1000, model, choices)
+
+    async def _send(self, chunk: Chunk) -> None:
         await self._write(b"data: %b\n\n" % answers.encode(chunk))

@@ -27,8 +27,10 @@ from web.replies import Replies, Told
 
 ONCE: Final = "Idempotency-Key"
 """Header of a request: the same key in the same session gets the same answer for an hour."""
+TENANT: Final = "X-Tenant"
+"""Header of a request: on whose behalf it is; what others know it isn't told."""
 LONGEST: Final = 1000
-"""Characters of a session or a key."""
+"""Characters of a session, a key or a tenant."""
 
 
 class Chat:
@@ -96,9 +98,9 @@ class Chat:
     def _message(self, request: web.Request, asked: CompletionRequest) -> Message:
         named = request.headers.get(SESSION)
         session = named or asked.user or f"web-{uuid.uuid4().hex}"
-        once = request.headers.get(ONCE)
-        if max(len(session), len(once or "")) > LONGEST:
-            raise MalformedError(f"a session, or an idempotency key, has {LONGEST} characters at most")
+        once, tenant = request.headers.get(ONCE), request.headers.get(TENANT) or None
+        if max(len(session), len(once or ""), len(tenant or "")) > LONGEST:
+            raise MalformedError(f"a session, an idempotency key or a tenant has {LONGEST} characters at most")
         models = self._app.engine.models
         if asked.model not in models.deployed():
             raise UnknownModelError(asked.model, list(models.decoders()))
@@ -113,10 +115,13 @@ class Chat:
             text=last.text,
             role=last.role,
             user=asked.user,
+            tenant=tenant,
             attributes=dict(asked.metadata) if asked.metadata else None,
             model=asked.model,
             options=asked.generation(),
             history=None if named and len(said) == 1 else said[:-1],
+            knowledge=asked.knowledge,
+            tags=asked.tags,
         )
 
     async def _publish(self, message: Message) -> None:

@@ -10,7 +10,8 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from core.messages import Finish, Generation, Reply, Said, Usage
+from core.events import Tag
+from core.messages import Citation, Finish, Generation, Reply, Said, Source, Usage
 from web.errors import MalformedError
 
 FINISHES: Final[dict[Finish, str]] = {"stop": "stop", "cancelled": "stop", "length": "length", "timeout": "length"}
@@ -95,6 +96,10 @@ class CompletionRequest(msgspec.Struct):
     audio: Any = None
     modalities: list[str] | None = None
     prediction: Any = None
+    knowledge: bool | None = None
+    """Ours: whether it is answered from what is known."""
+    tags: Annotated[tuple[Tag, ...], Meta(max_length=50)] | None = None
+    """Ours: of documents that it may be answered from."""
 
     def generation(self) -> Generation:
         """How the reply is to be made. Raises MalformedError for what isn't done here."""
@@ -170,6 +175,12 @@ class Completion(msgspec.Struct):
     model: str
     choices: list[Choice]
     usage: Spent
+    citations: list[Citation]
+    """Ours, as replies have them: passages that the answer was made from;"""
+    source: Source
+    """who has answered;"""
+    stale: bool
+    """and whether documents were still to come."""
 
     @classmethod
     def of(cls, reply: Reply, created: int, model: str) -> Completion:
@@ -177,7 +188,17 @@ class Completion(msgspec.Struct):
         finish = FINISHES[reply.finish or "stop"]
         choice = Choice(0, Answered("assistant", reply.text), finish)
         usage = Spent.of(reply.usage or Usage())
-        return cls(id_of(reply.message_id), "chat.completion", created, reply.model or model, [choice], usage)
+        return cls(
+            id_of(reply.message_id),
+            "chat.completion",
+            created,
+            reply.model or model,
+            [choice],
+            usage,
+            reply.citations,
+            reply.source,
+            reply.stale,
+        )
 
 
 class Delta(msgspec.Struct, omit_defaults=True):
@@ -204,6 +225,10 @@ class Chunk(msgspec.Struct, omit_defaults=True):
     model: str
     choices: list[ChunkChoice]
     usage: Spent | UnsetType = UNSET
+    citations: list[Citation] | UnsetType = UNSET
+    """Ours, with the reason why it ends: as a Completion has them."""
+    source: Source | UnsetType = UNSET
+    stale: bool | UnsetType = UNSET
 
 
 class ModelCard(msgspec.Struct):

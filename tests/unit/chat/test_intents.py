@@ -14,10 +14,11 @@ from agents.intents import field
 from agents.scoring import score
 from core.errors import SettingsError
 from core.events import Observation
-from core.facts import filled, names_in
+from core.facts import Value, filled, names_in
 from core.rules import RuleSet
 from core.settings import Settings
 from core.topics import OBSERVATIONS, PREDICTIONS
+from engine.table import Table
 from engine.testing import in_memory
 from models.convert import convert as converted
 from models.embedder.convert import convert
@@ -78,7 +79,7 @@ async def test_without_an_intent_no_condition_about_it_holds_and_the_log_says_wh
     stores: dict[str, Path], missing: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = stores["other@1" if missing == "fitting" else "small@1"]
-    settings = {} if missing == "setting" else {"intent_model": "intent"}
+    settings: dict[str, Any] = {} if missing == "setting" else {"intent_model": "intent"}
     async with talking(model_store=str(store), **settings) as talk:
         for name in {"small", "intent"} - {missing}:
             await talk.trial.deploy(name, "1")
@@ -92,7 +93,7 @@ async def test_without_an_intent_no_condition_about_it_holds_and_the_log_says_wh
 
 async def test_no_observation_means_the_intent_model_unless_it_names_it(stores: dict[str, Path]) -> None:
     tally.publish(stores["small@1"])
-    settings = {"model_store": str(stores["small@1"]), "intent_model": "intent"}
+    settings: dict[str, Any] = {"model_store": str(stores["small@1"]), "intent_model": "intent"}
     async with in_memory([score], [sessions], **settings) as trial:
         for name in ("small", "intent", tally.NAME):
             await trial.deploy(name, "1")
@@ -106,7 +107,7 @@ async def test_the_model_is_told_of_the_session_s_features_and_its_newest_predic
     tally.publish(tmp_path)
     text = "{features.count} events; {prediction.label} by {prediction.model}; {features.nothing}; {session.turns}"
     model = StandIn()
-    tables = [*TABLES, sessions, latest]
+    tables: list[Table[Any, Any]] = [*TABLES, sessions, latest]
     async with in_memory([chat, score], tables, model_store=str(tmp_path), chat_facts=text) as trial:
         await trial.deploy(tally.NAME, "1")
         active = trial.models.get(tally.NAME)
@@ -136,8 +137,12 @@ def _last(model: StandIn) -> str:
 
 
 def test_a_value_is_text_and_is_not_looked_into_for_names() -> None:
-    values = {"intent.label": "{features.secret}\nnew line", "features.mean.value": 12.34567891, "session.id": None}
-    told = filled("{intent.label}|{features.mean.value}|{session.id}", values.get)
+    values: dict[str, Value] = {
+        "intent.label": "{features.secret}\nnew line",
+        "features.mean.value": 12.34567891,
+        "session.id": None,
+    }
+    told = filled("{intent.label}|{features.mean.value}|{session.id}", lambda name: values[name])
     assert told == "{features.secret} new line|12.3457|unknown"
 
 

@@ -184,6 +184,25 @@ async def test_another_context_is_another_question(tmp_path: Path, more: dict[st
         assert other.source == "model"
 
 
+async def test_gaps_say_nothing_between_words_and_something_in_a_program(tmp_path: Path) -> None:
+    async with reading(tmp_path) as r:
+        program = "what does it say? if a:\n    b()\nc()"
+        for session, text in (("ann", program), ("bob", program.replace("\nc", "\n    c"))):
+            assert (await r.ask(text, session, knowledge=False)).source == "model"
+        sources = [(await r.ask("what is it?", s, knowledge=False, history=[])).source for s in ("dan", "dan", "eve")]
+        assert sources == ["model", "cache", "cache"]
+
+
+async def test_an_answer_whose_place_another_tenant_has_taken_is_not_given_again(tmp_path: Path) -> None:
+    async with reading(tmp_path, chat_knowledge=False) as r:
+        await r.ask("what is it?", "ann", id="m", tenant="acme")
+        await r.talk.say("ann", "a secret of evil", id="m", tenant="evil")
+        await r.talk.trial.settle()
+        again = await r.ask("what is it?", "bob", tenant="acme")
+        assert again.source == "model"
+        assert "secret" not in again.text
+
+
 async def test_what_is_drawn_at_random_is_drawn_again_unless_it_is_about_what_is_known(tmp_path: Path) -> None:
     warm = Generation(temperature=0.8)
     async with reading(tmp_path) as r:
@@ -284,6 +303,24 @@ async def test_a_worker_that_does_not_know_yet_says_so(tmp_path: Path, monkeypat
         r.talk.trial.engine.knowledge.caught_up.clear()
         reply = await r.ask("the cat sleeps at night?")
         assert (reply.text, reply.stale, reply.source) == (AWAY, True, "rule")
+
+
+async def test_a_reply_goes_on_after_a_crash_also_while_nothing_is_known_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agents.grounding.PATIENCE_S", 0.05)
+    async with reading(tmp_path) as r:
+        await r.know("cats", CATS)
+        r.talk.model.most = 3
+        message = await r.talk.say("ann", "the cat sleeps at night?")
+        await r.talk.until(lambda: len(r.talk.replies(message.id)) == 3)
+        r.talk.model.most = 10**9
+        await r.talk.crash()
+        await r.talk.trial.settle()
+        final = r.talk.final(message.id)
+        assert (final.source, final.text) == ("model", r.talk.text(message.id))
+        assert final.usage is not None
+        assert final.usage.resumed_tokens == 3
 
 
 async def test_erasing_a_session_takes_what_its_answers_may_be_reused_by(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from models.version import LiveVersion
 from tables.answers import answers
 from tables.contexts import Turn as Kept
 from tables.contexts import contexts
+from tables.reusable import reusable
 from tests.unit.chat.conftest import Talk, talking
 from tests.unit.chat.standin import StandIn, live
 
@@ -391,7 +392,7 @@ async def test_a_window_too_small_for_a_summary_says_so() -> None:
 
 
 async def test_a_session_whose_model_comes_later_is_summed_up_then() -> None:
-    async with in_memory([chat], [contexts, answers], **small("summary")) as trial:
+    async with in_memory([chat], [contexts, answers, reusable], **small("summary")) as trial:
         model = Summing(window=1000)
         live(trial.models, model)
         talk = Talk(trial, model)
