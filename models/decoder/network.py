@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 from collections import OrderedDict
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -17,10 +18,13 @@ from models.device import CPU, CUDA, Device
 from models.engine import Array
 from models.folder import ModelFolder
 from models.language import PLACES, Language, place
+from models.nice import made_nicely
 
 Floats = NDArray[np.float32]
 
 PARTS: Final = ("key", "value")
+NICE: Final = 5
+"""Of the threads that compute: the event loop and scores, which are due in milliseconds, take the processor first."""
 SPARE: Final = 16
 """Positions of a slot behind its window: where a row that nobody reads writes."""
 
@@ -46,7 +50,8 @@ class Network:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0" if threads == 1 else "1")
         options.add_session_config_entry("session.force_spinning_stop", "1")
         try:
-            self.session = ort.runtime.InferenceSession(str(folder.onnx), options, providers=[CPU])
+            make = partial(ort.runtime.InferenceSession, str(folder.onnx), options, providers=[CPU])
+            self.session = made_nicely(make, NICE)
         except Exception as error:
             raise ManifestError(f"{folder.identity}: {folder.onnx.name} can't be loaded: {error}") from error
         self._check()
