@@ -153,8 +153,10 @@ class Slab:
             "total_sequence_length": np.array([totals.max()], np.int32),
             "logits_rows": np.array(wanted, np.int64),
         }
-        adapted = adapters is not None and any(adapter is not None for adapter in adapters)
-        binding = self._adapting(first, adapters) if adapters and adapted else self._binding(first, count)
+        if adapters is None or not any(adapters):
+            binding = self._binding(first, count)
+        else:
+            binding = self._adapting(first, adapters)
         for name, array in given.items():
             binding.bind_input(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
         binding.bind_output("logits", "cpu", 0, np.float32, logits.shape, logits.ctypes.data)
@@ -201,10 +203,9 @@ class Slab:
         return binding
 
     def _adapting(self, first: int, adapters: Sequence[Adapter | None]) -> Any:
-        called, matrices = self._rows.of(first, adapters)
-        key = (first, len(adapters), called)
+        key = (first, len(adapters), self._rows.settle(first, adapters))
         if key not in self._adapted:
-            binding = self._bound(first, len(adapters))
+            binding, matrices = self._bound(first, len(adapters)), self._rows.matrices(first, adapters)
             for name, array in matrices.items():
                 binding.bind_input(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
             self._adapted[key] = binding, matrices
