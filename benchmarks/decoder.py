@@ -185,7 +185,8 @@ def _blocks(made: Decoder, form: Weights, folder: Path) -> list[Result]:
 
 
 async def _lag(made: Decoder, form: Weights) -> list[Result]:
-    """How late the loop is, asked every 2 ms, while 7 sessions decode and others' contexts are computed."""
+    """How late the loop is, asked every 2 ms, while 7 sessions decode and others' contexts are computed; and what the
+    decoder's thread does beside computing, when the interpreter is its own: that bounds what the loop waits for it."""
     late: list[float] = []
     quiet: list[float] = []
 
@@ -195,6 +196,19 @@ async def _lag(made: Decoder, form: Weights) -> list[Result]:
             await asyncio.sleep(0.002)
             into.append(time.perf_counter() - began - 0.002)
 
+    computing = [0.0]
+    slab = made._loop._slab
+    run = slab.run
+
+    def timed(*given: Any) -> Any:
+        began = time.thread_time()
+        try:
+            return run(*given)
+        finally:
+            computing[0] += time.thread_time() - began
+
+    slab.run = timed  # type: ignore[method-assign, assignment]
+    before, ticks = await made._ask(time.thread_time), made._loop._tick
     for into, busy in ((quiet, False), (late, True)):
         end = asyncio.Event()
         asking = asyncio.ensure_future(ask(into, end))
@@ -209,25 +223,36 @@ async def _lag(made: Decoder, form: Weights) -> list[Result]:
             await asyncio.sleep(2)
         end.set()
         await asking
+    own = await made._ask(time.thread_time) - before - computing[0]
+    slab.run = run  # type: ignore[method-assign]
     parts = {
         "idle p99, ms": 1e3 * float(np.quantile(quiet, 0.99)),
         "p50, ms": 1e3 * float(np.quantile(late, 0.5)),
         "largest, ms": 1e3 * max(late),
+        "a tick beside computing, CPU ms": 1e3 * own / (made._loop._tick - ticks),
     }
     return [Result(f"the loop's lag, p99, {form}", 1e3 * float(np.quantile(late, 0.99)), "ms", {}, parts, "<= 10")]
 
 
 async def _conversation(made: Decoder, form: Weights) -> list[Result]:
-    """Time to the first token of turns 2 to 30 of one conversation: flat inside the window."""
-    context, firsts = tuple(_random(100)), []
+    """To the first token of turns 2 to 30 of one conversation inside 1,024 tokens: flat. The thread's own time, which
+    other people's work doesn't lengthen, and by the clock."""
+    context, clocks, firsts = tuple(_random(100)), list[float](), list[float]()
     for turn in range(30):
-        said = made.submit(Turn(session="talk", tokens=context, sampling=Sampling(max_tokens=8, seed=1)))
-        usage = await said.result()
+        before = await made._ask(time.thread_time)
+        first = await made.submit(Turn(session="talk", tokens=context, sampling=Sampling(max_tokens=1))).result()
         if turn:
-            firsts.append(1e3 * usage.first_s)
-        context = (*context, *said.tokens, *_random(32 + turn)[turn:])
+            firsts.append(1e3 * (await made._ask(time.thread_time) - before))
+            clocks.append(1e3 * first.first_s)
+        said = made.submit(Turn(session="talk", tokens=context, sampling=Sampling(max_tokens=6)))
+        await said.result()
+        context = (*context, *said.tokens, *_random(24 + turn)[turn:])
     early, later = float(np.median(firsts[:8])), float(np.median(firsts[-8:]))
-    parts = {"turns 2 to 9, ms": early, "turns 23 to 30, ms": later}
+    parts = {
+        "turns 2 to 9, CPU ms": early,
+        "turns 23 to 30, CPU ms": later,
+        "by the clock, times": float(np.median(clocks[-8:]) / np.median(clocks[:8])),
+    }
     return [
         Result(f"first token of late turns, {form}", later / early, "times that of early ones", {}, parts, "<= 1.25")
     ]
@@ -235,7 +260,7 @@ async def _conversation(made: Decoder, form: Weights) -> list[Result]:
 
 def _peer() -> Iterator[Result]:
     """llama.cpp on the same file, round by round with ours in int4."""
-    made = Decoder(version("int4"), Device.of("cpu"), Sizes(slots=1, window=1024, threads=THREADS))
+    made = Decoder(version("int4"), Device.of("cpu"), Sizes(slots=8, window=1024, threads=THREADS))
     slab, tokens = made._loop._slab, _random(HISTORY + NEW)
     peer: dict[str, float] = {}
     ours: dict[str, float] = {}
@@ -254,11 +279,21 @@ def _peer() -> Iterator[Result]:
             "32 on 512": _best(lambda: prefill(slab, 0, tokens[HISTORY:]), lambda: _cut(slab, 0, HISTORY), 3),
             "one token": _best(lambda: slab.run(np.array([[5]]), 0, [0]), lambda: _cut(slab, 0, HISTORY), 20),
         }
+        _cut(slab, 0, HISTORY)
+        for slot in range(1, 8):
+            slab.copy(0, slot, 0, HISTORY)
+
+        def back() -> None:
+            slab.lengths[:] = HISTORY
+
+        measured["8 sessions, a token each"] = _best(
+            lambda: slab.run(np.full((8, 1), 5, np.int64), 0, list(range(8))), back, 10
+        )
         for name, value in measured.items():
             ours[name] = min(value, ours.get(name, value))
     made.close()
     made.join()
-    goals = {"prefill of 512": ">= 1.5", "32 on 512": ">= 2", "one token": ">= 1"}
+    goals = {"prefill of 512": ">= 1.5", "32 on 512": ">= 2", "one token": ">= 1", "8 sessions, a token each": ">= 1.2"}
     for name, goal in goals.items():
         parts = {"ours, ms": 1e3 * ours[name], "llama.cpp, ms": 1e3 * peer[name]}
         yield Result(

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import queue
-import sys
 import threading
 import time
 from collections import deque
@@ -18,6 +16,7 @@ import numpy as np
 
 from core.errors import UsageError
 from models.engine import Admission, Array, Arrays, rows_of
+from models.nice import step_back
 
 log = logging.getLogger(__name__)
 
@@ -131,8 +130,7 @@ class InferenceThread:
             raise TimeoutError(f"thread {self._thread.name} still computes after {within_s} s")
 
     def _work(self) -> None:
-        if self._nice and sys.platform == "linux":
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), self._nice)
+        step_back(self._nice)
         while (calls := self._next()) is not None:
             self._compute(calls)
             self._deliver(calls)

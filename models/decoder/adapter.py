@@ -62,21 +62,27 @@ class Rows:
         self._ranks: dict[str, int] = {}
         self._arrays: dict[str, Array] = {}
         self._has: list[str | None] = [None] * slots
+        self._room = 0
+        """How often it has grown."""
 
-    def of(self, first: int, adapters: Sequence[Adapter | None]) -> tuple[str, Matrices]:
-        """The matrices of neighbouring slots, and what they are known by: equal names stand for equal addresses."""
-        kinds = {adapter.identity: adapter for adapter in adapters if adapter is not None}
-        if len(kinds) == 1 and None not in adapters:
-            ((identity, only),) = kinds.items()
-            return identity, only.matrices(self._floats)
-        self._grow(kinds.values())
+    def settle(self, first: int, adapters: Sequence[Adapter | None]) -> str:
+        """Neighbouring slots have these adapters from now on. Returns what their matrices are known by: where that is
+        the same as before, so are the addresses."""
+        if (only := _only(adapters)) is not None:
+            return only.identity
+        self._grow([adapter for adapter in adapters if adapter is not None])
         for slot, adapter in enumerate(adapters, first):
             wanted = None if adapter is None else adapter.identity
             if self._has[slot] != wanted:
                 self._write(slot, {} if adapter is None else adapter.matrices(self._floats))
                 self._has[slot] = wanted
-        ranks = "".join(f"{name}{rank}" for name, rank in self._ranks.items())
-        return ranks, {name: array[first : first + len(adapters)] for name, array in self._arrays.items()}
+        return f"rows {self._room}"
+
+    def matrices(self, first: int, adapters: Sequence[Adapter | None]) -> Matrices:
+        """Of slots that are settled: the adapter's own where all have the same."""
+        if (only := _only(adapters)) is not None:
+            return only.matrices(self._floats)
+        return {name: array[first : first + len(adapters)] for name, array in self._arrays.items()}
 
     def _grow(self, adapters: Iterable[Adapter]) -> None:
         """Makes room for the largest ranks; what was written is written anew then."""
@@ -88,7 +94,7 @@ class Rows:
                     wanted[place] = max(wanted.get(place, 0), array.shape[2])
         if wanted == self._ranks:
             return
-        self._ranks, self._has = wanted, [None] * self._slots
+        self._ranks, self._has, self._room = wanted, [None] * self._slots, self._room + 1
         for place, rank in wanted.items():
             into, out = self._places[place]
             self._arrays[f"{place}.a"] = np.zeros((self._slots, into, rank), self._floats)
@@ -105,6 +111,12 @@ class Rows:
             rank = a.shape[2]
             self._arrays[f"{place}.a"][slot, :, :rank] = a[0]
             into[:rank], into[rank:] = b[0], 0
+
+
+def _only(adapters: Sequence[Adapter | None]) -> Adapter | None:
+    """The adapter of them all."""
+    kinds = {None if adapter is None else adapter.identity for adapter in adapters}
+    return adapters[0] if len(kinds) == 1 else None
 
 
 def _read(folder: ModelFolder) -> dict[str, Array]:

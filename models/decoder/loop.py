@@ -18,7 +18,7 @@ from models.decoder.blocks import Blocks
 from models.decoder.figures import Figures, Tick
 from models.decoder.grammar import Grammars
 from models.decoder.keeper import Keeper
-from models.decoder.network import Floats, Slab
+from models.decoder.network import NICE, Floats, Slab
 from models.decoder.proving import chunk_of
 from models.decoder.resident import Resident
 from models.decoder.rotation import Rotation
@@ -26,6 +26,7 @@ from models.decoder.schedule import Waiting, next_prefill
 from models.decoder.tokenizer import Tokenizer
 from models.decoder.turn import Finish, Piece, Usage
 from models.decoder.work import Work
+from models.nice import step_back
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +68,7 @@ class Loop:
 
     def run(self) -> None:
         """Until close()."""
+        step_back(NICE)
         while not self._closed:
             try:
                 self._obey()
@@ -175,7 +177,7 @@ class Loop:
         try:
             schema = work.turn.sampling.schema
             grammar = None if schema is None else self._grammars.of(schema)
-            work.begin(resident, self._tokenizer.stream(), self._slab.vocabulary, grammar)
+            work.begin(resident, self._tokenizer.stream(), grammar)
             work.cached = self._keeper.reuse(resident, work, len(work.context) - REST)
         except HomunculusError as error:
             self._fail(work, error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 from collections import OrderedDict
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -17,10 +18,13 @@ from models.device import CPU, CUDA, Device
 from models.engine import Array
 from models.folder import ModelFolder
 from models.language import PLACES, Language, place
+from models.nice import made_nicely
 
 Floats = NDArray[np.float32]
 
 PARTS: Final = ("key", "value")
+NICE: Final = 5
+"""Of the threads that compute: the event loop and scores, which are due in milliseconds, take the processor first."""
 SPARE: Final = 16
 """Positions of a slot behind its window: where a row that nobody reads writes."""
 
@@ -46,7 +50,8 @@ class Network:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0" if threads == 1 else "1")
         options.add_session_config_entry("session.force_spinning_stop", "1")
         try:
-            self.session = ort.runtime.InferenceSession(str(folder.onnx), options, providers=[CPU])
+            make = partial(ort.runtime.InferenceSession, str(folder.onnx), options, providers=[CPU])
+            self.session = made_nicely(make, NICE)
         except Exception as error:
             raise ManifestError(f"{folder.identity}: {folder.onnx.name} can't be loaded: {error}") from error
         self._check()
@@ -148,8 +153,10 @@ class Slab:
             "total_sequence_length": np.array([totals.max()], np.int32),
             "logits_rows": np.array(wanted, np.int64),
         }
-        adapted = adapters is not None and any(adapter is not None for adapter in adapters)
-        binding = self._adapting(first, adapters) if adapters and adapted else self._binding(first, count)
+        if adapters is None or not any(adapters):
+            binding = self._binding(first, count)
+        else:
+            binding = self._adapting(first, adapters)
         for name, array in given.items():
             binding.bind_input(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
         binding.bind_output("logits", "cpu", 0, np.float32, logits.shape, logits.ctypes.data)
@@ -196,10 +203,9 @@ class Slab:
         return binding
 
     def _adapting(self, first: int, adapters: Sequence[Adapter | None]) -> Any:
-        called, matrices = self._rows.of(first, adapters)
-        key = (first, len(adapters), called)
+        key = (first, len(adapters), self._rows.settle(first, adapters))
         if key not in self._adapted:
-            binding = self._bound(first, len(adapters))
+            binding, matrices = self._bound(first, len(adapters)), self._rows.matrices(first, adapters)
             for name, array in matrices.items():
                 binding.bind_input(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
             self._adapted[key] = binding, matrices

@@ -16,6 +16,8 @@ Floats = NDArray[np.float32]
 
 MOST_STOPS: Final = 16
 LONGEST_STOP: Final = 500
+COLDEST: Final = 1e-30
+"""Of temperatures: what is colder would be 0 in float32."""
 
 
 def check_sampling(sampling: Sampling) -> None:
@@ -39,18 +41,18 @@ def check_sampling(sampling: Sampling) -> None:
 class Sampler:
     """One reply's choices. The nth draw depends on the seed and n alone: a resumed reply goes on as it would have."""
 
-    def __init__(self, sampling: Sampling, seed: int, context: Iterable[int], vocabulary: int) -> None:
+    def __init__(self, sampling: Sampling, seed: int, context: Iterable[int]) -> None:
         """context: tokens that the repetition penalty begins with."""
         self._sampling, self._seed = sampling, seed
-        self._seen: NDArray[np.bool_] | None = None
+        self._seen: NDArray[np.int64] | None = None
+        """Tokens, each once."""
         if sampling.repetition_penalty != 1.0:
-            self._seen = np.zeros(vocabulary, np.bool_)
-            self._seen[np.fromiter(context, np.int64)] = True
+            self._seen = np.unique(np.fromiter(context, np.int64))
 
     def saw(self, token: int) -> None:
         """A token has joined the reply."""
-        if self._seen is not None:
-            self._seen[token] = True
+        if self._seen is not None and token not in self._seen:
+            self._seen = np.append(self._seen, token)
 
     def choose(self, logits: Floats, step: int) -> int:
         """The token for logits of (vocabulary,), which may be -inf where a token is forbidden; they are changed.
@@ -72,14 +74,16 @@ class Sampler:
         if sampling.temperature == 0 or sampling.top_k == 1:
             return best
         tokens, weights = self._likely(logits, best)
-        bounds = np.cumsum(weights)
+        bounds = np.cumsum(weights.astype(np.float64))
         at = int(np.searchsorted(bounds, self._draw(step) * bounds[-1], side="right"))
         return int(tokens[min(at, len(tokens) - 1)])
 
-    def _likely(self, logits: Floats, best: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """The tokens that may be drawn and their weights, likeliest first where some are left out."""
+    def _likely(self, logits: Floats, best: int) -> tuple[NDArray[np.int64], Floats]:
+        """The tokens that may be drawn and their weights, likeliest first where some are left out. In float32 while
+        there are many of them: that takes a fifth of the time, and the event loop waits for some of it."""
         sampling = self._sampling
-        weights = np.exp((logits.astype(np.float64) - float(logits[best])) / sampling.temperature)
+        weights = np.subtract(logits, logits[best])
+        np.exp(np.divide(weights, np.float32(max(sampling.temperature, COLDEST)), out=weights), out=weights)
         tokens = np.arange(len(weights), dtype=np.int64)
         if 0 < sampling.top_k < len(weights):
             kept = np.argpartition(-weights, sampling.top_k - 1)[: sampling.top_k]
@@ -88,7 +92,7 @@ class Sampler:
         if sampling.top_p < 1:
             tokens, weights = _nucleus(tokens, weights, sampling.top_p)
         if sampling.min_p > 0:
-            likely = weights >= sampling.min_p * weights.max()
+            likely = np.flatnonzero(weights >= sampling.min_p * weights.max())
             tokens, weights = tokens[likely], weights[likely]
         return tokens, weights
 
@@ -96,14 +100,12 @@ class Sampler:
         return float(np.random.Generator(np.random.Philox(key=self._seed, counter=step)).random())
 
 
-def _nucleus(
-    tokens: NDArray[np.int64], weights: NDArray[np.float64], top_p: float
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+def _nucleus(tokens: NDArray[np.int64], weights: Floats, top_p: float) -> tuple[NDArray[np.int64], Floats]:
     """As few of the likeliest as reach top_p together."""
-    shares = weights / weights.sum()
+    total = float(weights.sum(dtype=np.float64))
     # All below an equal part of what is left out are left out: together they are less than that.
-    candidates = np.flatnonzero(shares >= (1 - top_p) / len(shares))
-    order = candidates[np.argsort(-shares[candidates], kind="stable")]
-    count = int(np.searchsorted(np.cumsum(shares[order]), top_p)) + 1
+    candidates = np.flatnonzero(weights >= total * (1 - top_p) / len(weights))
+    order = candidates[np.argsort(-weights[candidates], kind="stable")]
+    count = int(np.searchsorted(np.cumsum(weights[order], dtype=np.float64), top_p * total)) + 1
     order = order[:count]
     return tokens[order], weights[order]

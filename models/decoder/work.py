@@ -48,13 +48,13 @@ class Work:
         self._text = ""
         self._stops = Stops(turn.sampling.stop)
 
-    def begin(self, resident: Resident, stream: TextStream, vocabulary: int, grammar: Grammar | None) -> None:
+    def begin(self, resident: Resident, stream: TextStream, grammar: Grammar | None) -> None:
         """It has a slot. What is given may end it at once. Raises GenerationError for given tokens that the grammar
         doesn't know."""
         self.resident, resident.work = resident, self
         self._began = time.perf_counter()
         self._stream, self._grammar = stream, grammar
-        self._sampler = Sampler(self.turn.sampling, self.seed, self.turn.tokens, vocabulary)
+        self._sampler = Sampler(self.turn.sampling, self.seed, self.turn.tokens)
         for token in self.turn.given:
             self._accept(token)
             if self.finish is not None:

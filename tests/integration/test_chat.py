@@ -10,10 +10,15 @@ import pytest
 from openai import OpenAI
 from openai.types.chat import ChatCompletionMessageParam
 
+from core.messages import Generation, Message
 from core.topics import MESSAGES, REPLIES
-from tests import babbler, node
+from models.convert import lora
+from models.folder import ModelFolder
+from tests import babbler, node, talks
 from tests.command import command
+from tests.gguf import Form
 from tests.kafka import Broker
+from tests.peft import Peft
 from tests.rig import Rig, rig_on
 from tests.worker import Worker, until
 
@@ -24,7 +29,7 @@ TOKEN = "a secret of the workers"
 def rig(kafka: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     """Two workers with a language model."""
     with rig_on(kafka, tmp_path_factory.mktemp("openai")) as rig:
-        babbler.publish(rig.store)
+        babbler.publish(rig.store, adapters=True)
         # Most of these are about what is computed: nobody is to be given what somebody else was told.
         rig.defaults = {"chat_threads": 1, "web_token": TOKEN, "chat_reuse": False}
         workers = [rig.worker(name).start() for name in "ab"]
@@ -239,3 +244,34 @@ def test_a_person_at_a_terminal_goes_on_with_a_session(rig: Rig) -> None:
     wrong = command(*words, "--model", "raven", "hello", **ours)
     assert wrong.returncode == 1
     assert "'raven' is not deployed" in wrong.stdout
+
+
+def test_an_adapter_is_deployed_like_a_model_and_changes_the_messages_that_name_it(rig: Rig) -> None:
+    base = ModelFolder.open(rig.store / babbler.NAME / "1", babbler.NAME, "1")
+    peft = Peft(Form(kv_heads=babbler.KV_HEADS), 1).write(rig.folder / "peft")
+    lora.convert(peft, base, rig.store, name="polite", version="1")
+    rig.control({"active": "1"}, model="polite")
+    until(lambda: all("polite" in live(worker) for worker in rig.running()), 60, what="the adapter is live")
+    options = Generation(max_tokens=10)
+    messages = [
+        Message(id=f"{name}", session=f"adapted {name}", ts=talks.TS, text="hello", options=options, adapter=name)
+        for name in ("polite", "rude")
+    ]
+    talks.publish(rig, messages)
+    finals = {}
+
+    def answered() -> bool:
+        reader = rig.reader(REPLIES.name)
+        reader.catch_up()
+        finals.update({one.json["message_id"]: one.json for one in reader.records if one.json["final"]})
+        return {"polite", "rude"} <= finals.keys()
+
+    until(answered, 60, what="both are answered")
+    assert (finals["polite"]["adapter"], finals["polite"]["model"]) == ("polite@1", babbler.NAME)
+    assert (finals["rude"]["finish"], finals["rude"]["error"]) == ("refused", "AdapterError")
+
+
+def live(worker: Worker) -> list[str]:
+    """Models that answer on a worker."""
+    told = worker.get("/models", token=TOKEN).json()["models"]
+    return [name for name, status in told.items() if status.get("version")]

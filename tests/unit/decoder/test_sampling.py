@@ -20,7 +20,7 @@ LOGITS = st.lists(st.floats(-30, 30, width=32), min_size=2, max_size=60).map(lam
 
 def choose(logits: NDArray[np.float32], sampling: Sampling, step: int = 0, context: tuple[int, ...] = ()) -> int:
     seed = sampling.seed or 0
-    return Sampler(sampling, seed, context, len(logits)).choose(logits.copy(), step)
+    return Sampler(sampling, seed, context).choose(logits.copy(), step)
 
 
 @settings(max_examples=40)
@@ -95,3 +95,7 @@ def test_stop_strings_are_found_however_the_text_is_cut(text: str, stops: list[s
     # A stop string that ends earlier than one that begins before it is met first.
     at_a_stop = text.startswith(shown) and any(text.startswith(stop, len(shown)) for stop in stops)
     assert shown == expected or (found.met and at_a_stop)
+
+
+def test_a_temperature_near_nothing_takes_the_likeliest() -> None:
+    assert choose(np.array([1.0, 3.0, 2.0], np.float32), Sampling(temperature=1e-45, seed=1)) == 1
