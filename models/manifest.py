@@ -21,6 +21,7 @@ from models.language import TEMPLATE, TOKENIZER, Language
 from models.part import Part, Share
 from models.precision import FP32, Precision
 from models.quality import Performance
+from models.reading import Reading
 from models.reference import CELLS, CategoryReference, FeatureReference
 
 MANIFEST: Final = "manifest.json"
@@ -172,6 +173,8 @@ class Manifest(Part):
     kind: Kind = Kind.CLASSIFIER
     inputs: dict[OnnxName, Input] = Field(default_factory=dict)
     """Of models that score."""
+    reading: Reading | None = None
+    """Of models that score a text by its tokens: their graph takes those, and the input is the text's."""
     outputs: Outputs = Outputs()
     labels: tuple[Label, ...] = ()
     """Of classifiers, in the order of the probabilities' columns."""
@@ -208,6 +211,8 @@ class Manifest(Part):
     def _agrees_with_itself(self) -> Self:
         if MODEL not in self.files:
             raise ValueError(f"files must name {MODEL}")
+        if self.reading is not None:
+            self._check_reading()
         if not self.kind.scores:
             self._check_texts()
             return self
@@ -251,6 +256,15 @@ class Manifest(Part):
                 raise ValueError(f"precisions.{name}.file is {one.file!r}, which files doesn't name")
         if len({one.file for one in self.precisions.values()}) < len(self.precisions):
             raise ValueError("two precisions have the same file")
+
+    def _check_reading(self) -> None:
+        texts = [given for given in self.inputs.values() if given.dtype is Dtype.STRING and len(given.fields) == 1]
+        if not self.kind.scores or len(self.inputs) != 1 or not texts:
+            raise ValueError("reading belongs to a model that scores, with one input of one field, a string")
+        if TOKENIZER not in self.files:
+            raise ValueError(f"files must name {TOKENIZER}")
+        if self.precisions:
+            raise ValueError("a model that reads texts has no precisions")
 
     def _check_texts(self) -> None:
         part = "language" if self.kind is Kind.DECODER else "embedding"
