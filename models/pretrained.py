@@ -5,26 +5,38 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from core.errors import ConversionError, ModelError
 from models.draft import Draft
 from models.folder import ModelFolder
+
+CONFIG: Final = "config.json"
+CAUSAL: Final = "ForCausalLM"
 
 Maker = Callable[[Path, Path, Draft], ModelFolder]
 """Source, a store, what was said of it -> the version, in that store."""
 
 
 def maker_of(source: Path) -> Maker | None:
-    """None for what is something else."""
+    """None for what is something else. Raises ModelError for a pretrained model that nothing can be made of here."""
     if source.is_file():
         return _decoder if source.suffix == ".gguf" else None
     if (source / "modules.json").is_file():
         return _embedder
-    if not (source / "config.json").is_file() or not (source / "tokenizer.json").is_file():
+    if not (source / CONFIG).is_file() or any(source.glob("*.onnx")):
         return None
-    from models.convert.export.classifier import is_classifier
+    from models.convert.export.classifier import SUFFIX, architectures
 
-    return _classifier if is_classifier(source) else _decoder
+    found = architectures(source)
+    if any(one.endswith(SUFFIX) for one in found):
+        return _classifier
+    if any(one.endswith(CAUSAL) for one in found):
+        return _decoder
+    raise ModelError(
+        f"{source.name} is {', '.join(found) or f'of no architecture that its {CONFIG} names'}: known are "
+        f"...{SUFFIX}, ...{CAUSAL}, and folders of sentence-transformers, which have a modules.json"
+    )
 
 
 def _embedder(source: Path, store: Path, draft: Draft) -> ModelFolder:

@@ -177,6 +177,9 @@ def test_modules_and_tasks_that_are_not_known_are_named(tmp_path: Path) -> None:
     (source / "modules.json").write_text(json.dumps(modules))
     with pytest.raises(ConversionError, match=r"os\.system"):
         embedder(source, tmp_path / "store", name="a", version="1")
+    (source / "modules.json").unlink()
+    with pytest.raises(ModelError, match=r"is BertForMaskedLM: known are"):
+        add(ModelStore(str(tmp_path / "store")), source, Wishes())
     with pytest.raises(ConversionError, match="no text classifier"):
         classifier(source, tmp_path / "store", name="a", version="1")
     several = {"architectures": ["BertForSequenceClassification"], "problem_type": "multi_label_classification"}

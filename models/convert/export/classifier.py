@@ -83,16 +83,16 @@ def classifier(
     return ModelFolder.open(store / name / version, name, version)
 
 
-def is_classifier(source: Path) -> bool:
-    """Whether a folder says that it is one."""
+def architectures(source: Path) -> list[str]:
+    """Those that a folder's config.json names; none where it can't be read."""
     try:
-        return SUFFIX in str(json.loads((source / "config.json").read_bytes()).get("architectures"))
-    except (OSError, ValueError, AttributeError):
-        return False
+        return [str(one) for one in json.loads((source / "config.json").read_bytes()).get("architectures") or ()]
+    except (OSError, ValueError, AttributeError, TypeError):
+        return []
 
 
 def _config(source: Path) -> dict[str, Any]:
-    if not is_classifier(source):
+    if not any(one.endswith(SUFFIX) for one in architectures(source)):
         raise ConversionError(f"{source} is no text classifier: its config.json names no architecture ...{SUFFIX}")
     config: dict[str, Any] = json.loads((source / "config.json").read_bytes())
     if config.get("problem_type") == "multi_label_classification":
@@ -147,7 +147,7 @@ def _prove(folder: ModelFolder, field: str, theirs: NDArray[np.float32]) -> None
         ours = Scores.of(folder.manifest, runtime.compute(matrices(folder.manifest, rows))).matrix
     off = np.abs(ours - theirs).max(axis=1)
     if not (off <= CLOSE * max(1.0, float(np.abs(theirs).max()))).all():
-        text = PROBES[int(np.nanargmax(off))]
+        text = PROBES[int(off.argmax())]
         raise ConversionError(
             f"the graph of {folder.identity} computes something else than torch: off by {off.max():.2g} for "
             f"{text[:40]!r}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -56,7 +57,7 @@ def embedder(
         tokens=tokens,
         output=OUTPUT,
         pooling="graph",
-        normalised=any(type(each).__name__ == "Normalize" for each in model),
+        normalised=type(model[-1]).__name__ == "Normalize",
         question=prefixes[0] if question is None else question,
         passage=prefixes[1] if passage is None else passage,
     )
@@ -142,18 +143,17 @@ def _whole(torch: Any, model: Any) -> Any:
 
 def _prove(folder: ModelFolder, model: Any) -> None:
     """As a worker computes it, against torch. Raises ConversionError."""
-    ours = Embedder(folder, Device.of("cpu"), InferenceThread())
+    thread = InferenceThread()
+    ours = Embedder(folder, Device.of("cpu"), thread)
+    alone = np.concatenate([ours.vectors([text]) for text in PROBES])
+    together = ours.vectors(PROBES)
+    ours.close()
+    asyncio.run(thread.close())
     theirs = _encoded(model, PROBES)
-    scale = max(1.0, float(np.abs(theirs).max()))
-    for got, how in (
-        (np.concatenate([ours.vectors([text]) for text in PROBES]), "alone"),
-        (ours.vectors(PROBES), "in batches"),
-    ):
+    for got, how in ((alone, "alone"), (together, "in a batch")):
         off = np.abs(got - theirs).max(axis=1)
-        if not (off <= CLOSE * scale).all():
-            text = PROBES[int(np.nanargmax(off))]
+        if not (off <= CLOSE * max(1.0, float(np.abs(theirs).max()))).all():
             raise ConversionError(
                 f"the graph of {folder.identity} computes something else than torch: off by {off.max():.2g} for "
-                f"{text[:40]!r} {how}"
+                f"{PROBES[int(off.argmax())][:40]!r} {how}"
             )
-    ours.close()
