@@ -110,6 +110,8 @@ def index(store: ModelStore) -> Report:
 
 
 def _told(manifest: Manifest) -> list[str]:
+    if not manifest.kind.scores:
+        return columns(("what", "is"), _of_texts(manifest))
     rows = [
         (field.name, given.dtype, name, "required" if field.required else f"default {field.default}")
         for name, given in manifest.inputs.items()
@@ -128,3 +130,22 @@ def _told(manifest: Manifest) -> list[str]:
         facts.insert(-1, ("features watched", ", ".join(manifest.features)))
     coarser = ["", *_precisions(manifest)] if manifest.precisions else []
     return [*columns(("field", "type", "input", ""), rows), "", *columns(("what", "is"), facts), *coarser]
+
+
+def _of_texts(manifest: Manifest) -> list[tuple[str, str]]:
+    facts = [("kind", str(manifest.kind))]
+    if (embedding := manifest.embedding) is not None:
+        facts += [
+            ("components", str(embedding.size)),
+            ("tokens of a text", str(embedding.tokens)),
+            ("before a question", repr(embedding.question)),
+            ("before a passage", repr(embedding.passage)),
+            ("golden texts", str(len(embedding.golden))),
+        ]
+    if (language := manifest.language) is not None:
+        facts += [
+            ("weights", language.weights),
+            ("context", f"{language.context:,} tokens"),
+            ("golden replies", str(len(language.golden))),
+        ]
+    return [*facts, ("licence", manifest.licence or "-"), ("made by", manifest.made_by or "-")]

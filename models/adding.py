@@ -1,4 +1,5 @@
-"""Makes a version of what people have: an .onnx file, an MLflow folder, a pickled estimator, a finished folder."""
+"""Makes a version of what people have: an .onnx file, an MLflow folder, a pickled estimator, a pretrained model, a
+finished folder."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ from models.folder import ModelFolder, hashes, plain
 from models.graph import Graph
 from models.manifest import MANIFEST, MODEL, Decision, Manifest
 from models.mlflow import MLMODEL, MlflowModel
-from models.proving import loaded, proved
+from models.pretrained import maker_of
+from models.proving import proved, tried
 from models.zipmap import MAPS, classes, unzip
 
 PICKLES: Final = (".pkl", ".pickle", ".joblib")
@@ -54,6 +56,8 @@ def prepare(source: Path, into: Path, wishes: Wishes, versions: Callable[[str], 
     """
     if source.is_dir() and (source / MANIFEST).exists():
         return _finished(source, wishes)
+    if (make := maker_of(source)) is not None:
+        return make(source, into, _draft(source, wishes, versions))
     mlflow = MlflowModel.read(source) if (source / MLMODEL).is_file() else None
     file = mlflow.onnx if mlflow else _model_of(source)
     draft = _draft(source, wishes, versions)
@@ -130,9 +134,7 @@ def _finished(source: Path, wishes: Wishes) -> ModelFolder:
     ):
         if wish not in (None, said):
             raise ModelError(f"{option} is {wish}, but {source.name}/{MANIFEST} says {said}: change that file instead")
-    folder = ModelFolder.open(source, manifest.name, manifest.version)
-    with loaded(folder):
-        return folder
+    return tried(ModelFolder.open(source, manifest.name, manifest.version))
 
 
 def _model_of(source: Path) -> Path:
@@ -149,8 +151,9 @@ def _model_of(source: Path) -> Path:
     if source.is_file():
         what = "another ending"
     raise ModelError(
-        f"{source.name} has {what}: add an .onnx file, a folder with one, an MLflow folder, a folder with {MANIFEST}, "
-        f"or an estimator in a {', '.join(PICKLES)} file"
+        f"{source.name} has {what}: add an .onnx file, a folder with one, an MLflow folder, a folder of "
+        f"sentence-transformers or Hugging Face, a .gguf file, a folder with {MANIFEST}, or an estimator in a "
+        f"{', '.join(PICKLES)} file"
     )
 
 

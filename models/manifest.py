@@ -21,6 +21,7 @@ from models.language import TEMPLATE, TOKENIZER, AdapterOf, Language
 from models.part import Part, Share
 from models.precision import FP32, Precision
 from models.quality import Performance
+from models.reading import Reading
 from models.reference import CELLS, CategoryReference, FeatureReference
 
 MANIFEST: Final = "manifest.json"
@@ -174,6 +175,8 @@ class Manifest(Part):
     kind: Kind = Kind.CLASSIFIER
     inputs: dict[OnnxName, Input] = Field(default_factory=dict)
     """Of models that score."""
+    reading: Reading | None = None
+    """Of models that score a text by its tokens: their graph takes those, and the input is the text's."""
     outputs: Outputs = Outputs()
     labels: tuple[Label, ...] = ()
     """Of classifiers, in the order of the probabilities' columns."""
@@ -212,6 +215,8 @@ class Manifest(Part):
     def _agrees_with_itself(self) -> Self:
         if MODEL not in self.files:
             raise ValueError(f"files must name {MODEL}")
+        if self.reading is not None:
+            self._check_reading()
         if not self.kind.scores:
             self._check_texts()
             return self
@@ -262,6 +267,15 @@ class Manifest(Part):
     def _of_texts(self) -> dict[Kind, object]:
         """What each kind that scores nothing is described by."""
         return {Kind.DECODER: self.language, Kind.EMBEDDER: self.embedding, Kind.ADAPTER: self.adapter}
+
+    def _check_reading(self) -> None:
+        texts = [given for given in self.inputs.values() if given.dtype is Dtype.STRING and len(given.fields) == 1]
+        if not self.kind.scores or len(self.inputs) != 1 or not texts:
+            raise ValueError("reading belongs to a model that scores, with one input of one field, a string")
+        if TOKENIZER not in self.files:
+            raise ValueError(f"files must name {TOKENIZER}")
+        if self.precisions:
+            raise ValueError("a model that reads texts has no precisions")
 
     def _check_texts(self) -> None:
         part = {Kind.DECODER: "language", Kind.EMBEDDER: "embedding", Kind.ADAPTER: "adapter"}[self.kind]

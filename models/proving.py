@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from models import engines
 from models.device import Device
 from models.folder import ModelFolder
 from models.golden import matrices, neutral
@@ -14,6 +15,17 @@ from models.inference import InferenceThread
 from models.manifest import Golden, Scalar
 from models.runtime import Runtime
 from models.scores import Scores
+
+
+def tried(folder: ModelFolder) -> ModelFolder:
+    """The folder, loaded as a worker does, whatever its kind, and let go of. Outside every event loop. Raises what its
+    engine raises."""
+    thread = InferenceThread()
+    try:
+        engines.load(folder, Device.of("cpu"), thread).close()
+    finally:
+        asyncio.run(thread.close())
+    return folder
 
 
 @contextmanager

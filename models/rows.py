@@ -155,7 +155,10 @@ class Rows:
                 matrix = np.where(inside, matrix, self._defaults[name])
             inputs[name] = matrix.astype(spec.dtype.numpy)
         for name, spec in self._texts:
-            texts = [[event.get(f.name) or spec.default(j) for j, f in enumerate(spec.fields)] for event in events]
+            texts = [
+                [spec.default(j) if (text := event.get(f.name)) is None else text for j, f in enumerate(spec.fields)]
+                for event in events
+            ]
             inputs[name] = np.array(texts, object)
         return inputs
 

@@ -18,6 +18,7 @@ from models.folder import ModelFolder
 from models.golden import WARM_UP, check_golden, warm_up
 from models.inference import InferenceThread
 from models.precision import FP32, named
+from models.reader import BATCHES, Reader
 from models.scores import Scores
 from models.session import opened
 from models.signature import check_signature, output_names
@@ -53,6 +54,7 @@ class Runtime:
         self._aside = aside or thread
         self._outputs = output_names(folder.manifest)
         self._session: Any = None
+        self._reader: Reader | None = None
         self._bindings: deque[Binding] = deque()
         """Those that nobody runs; there are as many as threads have run at once."""
         texts = any(given.dtype is Dtype.STRING for given in folder.manifest.inputs.values())
@@ -88,6 +90,8 @@ class Runtime:
         session = self._session
         if session is None:
             raise UsageError(f"{self.manifest.identity} is closed; hold it with LiveModels.using while it computes")
+        if self._reader is not None:
+            return self._reader.compute(self._outputs, inputs)
         if not self._binds:
             return dict(zip(self._outputs, session.run(self._outputs, inputs), strict=True))
         try:
@@ -115,7 +119,7 @@ class Runtime:
 
     def close(self) -> None:
         """Frees the session; ONNX Runtime keeps its memory until then."""
-        self._session = None
+        self._session = self._reader = None
         self._bindings.clear()
         if self.share is not None:
             self.share.free()
@@ -133,9 +137,14 @@ class Runtime:
             raise ManifestError(f"{folder.identity}: {model.name} can't be loaded: {error}") from error
         self._session = session
         check_signature(manifest, session.get_inputs(), session.get_outputs())
+        if manifest.reading is not None:
+            self._reader = Reader(folder, manifest.reading, session)
         warming()
         # What a device's arena takes at first it holds: so the largest batch comes now, while somebody keeps count.
-        sizes = WARM_UP if before is None else (*WARM_UP, self._thread.max_rows)
+        sizes: tuple[int, ...] = WARM_UP if before is None else (*WARM_UP, self._thread.max_rows)
+        if self._reader is not None:
+            sizes = BATCHES
+            self._reader.check_longest(self._outputs)
         warm_up(manifest, self.compute, sizes, precision.max_error)
         check_golden(manifest, self.compute, precision.max_error)
         after = device.used()

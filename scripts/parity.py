@@ -42,7 +42,7 @@ REPLY: Final = 24
 """Tokens of a reply."""
 EVERY: Final = 384
 """Of a vocabulary's logits one in so many is kept."""
-ROUNDS: Final = 7
+ROUNDS: Final = 5
 SENTENCE: Final = "A partition has one owner, and whatever it keeps of a session moves with it to the next worker. "
 TEXTS: Final = (
     *("a", "cat", "Kafka", "?", "", " ", "\n\t ", "...", "x" * 200, "0", "3.14159", "-7", "Hello, World!"),
@@ -116,7 +116,7 @@ def _speed() -> None:
     theirs, ours = _theirs(), Embedder(minilm(), Device.of("cpu"), InferenceThread())
     words = (SENTENCE * 12).split()
     chance = np.random.default_rng(5)
-    texts = [" ".join(chance.choice(words, int(chance.integers(20, 160)))) for _ in range(64)]
+    texts = [" ".join(chance.choice(words, int(chance.integers(10, 110)))) for _ in range(32)]
     for batch in (1, 32):
         spent: dict[str, list[float]] = {"ours": [], "theirs": []}
         for _ in range(ROUNDS):

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from core.errors import ConversionError
+from models.convert.version import making
 from models.embedder.bert import Bert
 from models.embedder.embedder import pooled
 from models.embedder.graph import graph_of
@@ -47,34 +48,29 @@ def convert(
     *,
     name: str,
     version: str,
-    question: str = "",
-    passage: str = "",
+    question: str | None = None,
+    passage: str | None = None,
     licence: str | None = None,
     examples: Sequence[str] = EXAMPLES,
 ) -> ModelFolder:
     """Makes STORE/NAME/VERSION/ of a folder with config.json, model.safetensors, tokenizer.json and modules.json.
 
-    question, passage: prefixes that the model was trained with. Raises ConversionError for another architecture, a
-    pooling that there isn't here, or files that are missing.
+    question, passage: prefixes that the model was trained with; by default the folder's own. Raises ConversionError for
+    another architecture, a pooling that there isn't here, or files that are missing.
     """
     found = read(source)
-    target = store / name / version
-    if target.exists():
-        raise ConversionError(f"{target} exists; a version never changes: take another one")
-    part = target.with_name(f".{version}.part")
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
-    try:
+    with making(store, name, version) as part:
         shutil.copyfile(source / TOKENIZER, part / TOKENIZER)
         bert = Bert(found.config, found.weights)
+        prefixes = prefixes_of(source)
         (part / MODEL).write_bytes(graph_of(bert))
         spec = Embedding(
             size=bert.size,
             tokens=found.tokens,
             pooling=found.pooling,  # type: ignore[arg-type]  # read() has checked it
             normalised=found.normalised,
-            question=question,
-            passage=passage,
+            question=prefixes[0] if question is None else question,
+            passage=prefixes[1] if passage is None else passage,
         )
         golden = _golden(bert, spec, Tokens(part / TOKENIZER, spec.tokens), examples)
         Manifest(
@@ -86,10 +82,17 @@ def convert(
             licence=licence,
             made_by=f"models.embedder.convert of {found.config.get('_name_or_path') or source.name}",
         ).write(part)
-        part.rename(target)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
-    return ModelFolder.open(target, name, version)
+    return ModelFolder.open(store / name / version, name, version)
+
+
+def prefixes_of(source: Path) -> tuple[str, str]:
+    """What a sentence-transformers folder puts before a question and before a passage. Raises ConversionError."""
+    file = source / "config_sentence_transformers.json"
+    try:
+        prompts = dict(json.loads(file.read_text("utf-8")).get("prompts") or {}) if file.exists() else {}
+    except (OSError, ValueError, AttributeError) as error:
+        raise ConversionError(f"{source.name}: {file.name} can't be read: {error!r}") from error
+    return str(prompts.get("query") or ""), str(prompts.get("document") or prompts.get("passage") or "")
 
 
 def read(source: Path) -> Source:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Self
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from core.errors import GoldenMismatchError, ManifestError, ModelError, UsageError
 from models.budget import Share
 from models.device import Device
+from models.embedder.feed import BATCH, Feed
 from models.embedder.tokens import Tokens
 from models.embedding import TOKENIZER, Embedding
 from models.engine import Array, Arrays
@@ -22,13 +23,6 @@ from models.session import opened
 
 TEXT: Final = "text"
 VECTOR: Final = "vector"
-BATCH: Final = 8
-"""Texts of one run: more of them on one thread gain nothing, and wait longer for the longest."""
-LOOSE: Final = 1.3
-"""By how much the longest text of a run may be longer than its shortest: padding is computed too."""
-MASK: Final = "attention_mask"
-IDS: Final = "input_ids"
-TYPES: Final = "token_type_ids"
 
 Vectors = NDArray[np.float32]
 """(n, size), a row a text."""
@@ -85,7 +79,9 @@ class Embedder:
         except Exception as error:
             raise ManifestError(f"{folder.identity}: {folder.onnx.name} can't be loaded: {error}") from error
         self._session = session
-        self._types = _inputs(folder, session)
+        self._feed = Feed(self.tokens, session, folder.identity)
+        if self.spec.output not in (outputs := [one.name for one in session.get_outputs()]):
+            raise ManifestError(f"{folder.identity}: the graph has no output {self.spec.output!r}, only {outputs}")
         warming()
         self._warm_up()
         self._check_golden()
@@ -138,23 +134,11 @@ class Embedder:
         session = self._session
         if session is None:
             raise UsageError(f"{self.manifest.identity} is closed; hold it with LiveModels.using while it computes")
-        encoded = [one.ids for one in self.tokens.encode(texts)]
         result = np.empty((len(texts), self.spec.size), np.float32)
-        for rows in buckets([len(ids) for ids in encoded]):
-            result[rows] = self._run(session, [encoded[row] for row in rows])
+        for run in self._feed.runs(texts):
+            (output,) = session.run([self.spec.output], run.feed)
+            result[run.rows] = pooled(np.asarray(output, np.float32), run.mask, self.spec)
         return result
-
-    def _run(self, session: Any, encoded: Sequence[Sequence[int]]) -> Vectors:
-        width = max(1, *map(len, encoded)) if len(encoded) > 1 else max(1, len(encoded[0]))
-        ids = np.zeros((len(encoded), width), np.int64)
-        mask = np.zeros_like(ids)
-        for row, tokens in enumerate(encoded):
-            ids[row, : len(tokens)] = tokens
-            mask[row, : len(tokens)] = 1
-        given = {IDS: ids, MASK: mask, TYPES: np.zeros_like(ids)}
-        feed = {name: given[name].astype(dtype) for name, dtype in self._types.items()}
-        (output,) = session.run([self.spec.output], feed)
-        return pooled(np.asarray(output, np.float32), mask, self.spec)
 
     def close(self) -> None:
         """Frees the session; ONNX Runtime keeps its memory until then."""
@@ -185,17 +169,6 @@ class Embedder:
                 )
 
 
-def buckets(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """Rows of one run each: similar lengths together, at most BATCH of them. Every row is in one bucket."""
-    order = sorted(range(len(lengths)), key=lengths.__getitem__)
-    begin = 0
-    for end in range(1, len(order) + 1):
-        full = end - begin == BATCH
-        if end == len(order) or full or lengths[order[end]] > LOOSE * max(8, lengths[order[begin]]):
-            yield order[begin:end]
-            begin = end
-
-
 def pooled(output: NDArray[np.float32], mask: NDArray[np.int64], spec: Embedding) -> Vectors:
     """(n, size): the vectors of a run's texts. output: as spec.output says; mask: (n, tokens), 1 where a token is.
 
@@ -219,15 +192,3 @@ def _spec(folder: ModelFolder) -> Embedding:
     if folder.manifest.embedding is None:
         raise ManifestError(f"{folder.identity} is a {folder.manifest.kind}, no embedder")
     return folder.manifest.embedding
-
-
-def _inputs(folder: ModelFolder, session: Any) -> dict[str, Any]:
-    """Input -> numpy's type. Raises ManifestError for a graph that wants something else than tokens."""
-    known = {"tensor(int64)": np.int64, "tensor(int32)": np.int32}
-    spec = _spec(folder)
-    found = {given.name: known.get(given.type) for given in session.get_inputs()}
-    if odd := [name for name, kind in found.items() if kind is None or name not in (IDS, MASK, TYPES)]:
-        raise ManifestError(f"{folder.identity}: the graph wants {odd}; an embedder's takes {IDS}, {MASK} and {TYPES}")
-    if spec.output not in (outputs := [one.name for one in session.get_outputs()]):
-        raise ManifestError(f"{folder.identity}: the graph has no output {spec.output!r}, only {outputs}")
-    return found

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from models.embedder.bert import Bert
-from models.embedder.embedder import IDS, MASK
+from models.embedder.feed import IDS, MASK
 
 FUSED: Final = "com.microsoft"
 OPSET: Final = 20

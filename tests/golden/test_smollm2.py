@@ -1,4 +1,4 @@
-"""SmolLM2-135M, converted, says what llama.cpp says of the same weights."""
+"""SmolLM2-135M, converted, says what llama.cpp and transformers say of the same weights."""
 
 from __future__ import annotations
 
@@ -13,11 +13,17 @@ import pytest
 
 from examples.chat.model import version
 from models.decoder import BlockFolder, Decoder, Message, Sampling, Sizes, Turn
+from models.decoder.network import Slab
+from models.decoder.proving import prefill
 from models.device import Device
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
-PEER = json.loads((Path(__file__).parent / "llama_cpp_smollm2.json").read_text())["replies"]
+GOLDEN = Path(__file__).parent
+PEER = json.loads((GOLDEN / "llama_cpp_smollm2.json").read_text())["replies"]
+TORCH = json.loads((GOLDEN / "transformers_smollm2.json").read_text())["replies"]
+EVERY = 384
+"""Of a prompt's logits one in so many is in that file."""
 SURE = 0.02
 """Logits between the first and the second choice; below, both are right: llama.cpp's KV is fp16."""
 
@@ -49,6 +55,19 @@ async def test_twenty_greedy_replies_are_llama_cpps(fp32: Decoder) -> None:
     for got, peer in zip(replies, PEER, strict=True):
         unsure = next((n for n, margin in enumerate(peer["margins"]) if margin < SURE), len(peer["reply"]))
         assert got.tokens[:unsure] == peer["reply"][:unsure], peer["text"]
+
+
+async def test_twenty_greedy_replies_and_their_first_logits_are_those_of_transformers(fp32: Decoder) -> None:
+    """All of a reply: both compute in float32, and its closest choice is ahead by .002 logits."""
+    slab = Slab(fp32._loop._slab._network, 1, 256)
+    for theirs, peer in zip(TORCH, PEER, strict=True):
+        asks = asked(fp32, peer["text"])
+        one = fp32.submit(asks)
+        await one.result()
+        assert list(asks.tokens) == peer["prompt"]
+        assert one.tokens == theirs["reply"], peer["text"]
+        slab.clear(0)
+        assert np.abs(prefill(slab, 0, peer["prompt"])[::EVERY] - np.array(theirs["logits"])).max() < 1e-3
 
 
 async def test_rounded_blocks_move_logits_by_less_than_a_hundredth(fp32: Decoder) -> None:

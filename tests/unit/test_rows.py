@@ -114,6 +114,15 @@ def test_each_input_gets_its_own_type() -> None:
     }
 
 
+def test_an_empty_text_is_a_text_and_no_gap() -> None:
+    rows = Rows(manifest(s={"dtype": "string", "fields": ["c", {"name": "d", "default": "none"}]}), (), ())
+    empty = np.empty((2, 0))
+    assert rows.build([{"c": "", "d": ""}, {"c": "x", "d": None}], empty, empty)["s"].tolist() == [
+        ["", ""],
+        ["x", "none"],
+    ]
+
+
 Value = st.one_of(st.none(), st.booleans(), st.floats(allow_nan=False, width=32))
 
 

@@ -17,7 +17,7 @@ from models.device import Device
 from models.embedder import Embedder
 from models.embedder.bert import Bert
 from models.embedder.convert import convert, read
-from models.embedder.embedder import BATCH, buckets
+from models.embedder.feed import BATCH, buckets
 from models.folder import ModelFolder, hashes
 from models.inference import InferenceThread
 from models.live import LiveModels

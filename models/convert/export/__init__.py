@@ -1,0 +1,12 @@
+"""What torch knows and models/embedder/convert.py doesn't, through its ONNX exporter: encoders of sentence-transformers
+and text classifiers of transformers.
+
+Needs the extra `export`; no worker imports it.
+"""
+
+from __future__ import annotations
+
+from models.convert.export.classifier import classifier
+from models.convert.export.embedder import embedder
+
+__all__ = ["classifier", "embedder"]
