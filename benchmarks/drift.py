@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import signal, stats
 
+from benchmarks.drift_tables import tables
 from benchmarks.lab import Lab
 from benchmarks.registry import Result, benchmark
 from models.drift.answers import Answers
@@ -90,14 +92,23 @@ SHAPES: Final = (
 def drift(lab: Lab) -> Iterator[Result]:
     """False alarms of the confidence detectors in 40 million records, their delays, and their cost; needs no broker."""
     yield from _cost()
+    alarms, delays = [], []
     for shape in SHAPES:
-        yield _false_alarms(shape)
+        yield (found := _false_alarms(shape))
+        alarms.append(found)
     for shape in SHAPES:
-        for change in (-0.05, -0.10, -0.20):
-            yield _delay(shape, f"a drop of {-100 * change:.0f} points", _step(shape, change))
-        yield _delay(shape, "10 points in 5,000 records", _gradual(shape, -0.10))
-        yield _delay(shape, "10 points for 2,000 records, three times", _recurring(shape, -0.10))
-        yield _delay(shape, "a rise of 10 points", _step(shape, 0.10))
+        for found in _delays(shape):
+            yield found
+            delays.append(found)
+    print(tables(alarms, delays), file=sys.stderr)
+
+
+def _delays(shape: Shape) -> Iterator[Result]:
+    for change in (-0.05, -0.10, -0.20):
+        yield _delay(shape, f"a drop of {-100 * change:.0f} points", _step(shape, change))
+    yield _delay(shape, "10 points in 5,000 records", _gradual(shape, -0.10))
+    yield _delay(shape, "10 points for 2,000 records, three times", _recurring(shape, -0.10))
+    yield _delay(shape, "a rise of 10 points", _step(shape, 0.10))
 
 
 def _cost() -> Iterator[Result]:

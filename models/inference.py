@@ -76,7 +76,8 @@ class _Load:
 class InferenceThread:
     """Takes calls from event loops, merges those that wait for the same runtime, computes, hands back the parts.
 
-    Calls for one runtime are computed in the order in which they came. A failing run is repeated call by call, so
+    Calls for one runtime are computed in the order in which they came; runtimes that are asked take turns, a run each,
+    so that one that is asked much holds none up for longer than that. A failing run is repeated call by call, so
     that a failure reaches only the callers whose own rows fail.
     """
 
@@ -96,7 +97,8 @@ class InferenceThread:
         self.load = _Load()
         self._admission = admission
         self._arriving: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
-        self._waiting: deque[_Call] = deque()
+        self._waiting: dict[int, deque[_Call]] = {}
+        """By the runtime's id, the one whose turn it is first."""
         self._closing = False
         self._ended = False
         self._nice = nice
@@ -136,14 +138,15 @@ class InferenceThread:
             self._deliver(calls)
 
     def _next(self) -> list[_Call] | None:
-        """The oldest call and those that may join it, or None at the end."""
+        """The oldest call of the runtime whose turn it is, and those that may join it; None at the end."""
         if not self._waiting and not self._ended:
             self._arrived(self._arriving.get())
         while not self._ended and not self._arriving.empty():
             self._arrived(self._arriving.get())
         if not self._waiting:
             return None
-        calls = [self._waiting.popleft()]
+        turn = next(iter(self._waiting))
+        calls = [self._waiting[turn].popleft()]
         rows = self._join(calls, calls[0].rows)
         until = calls[0].began + self.max_delay_s
         while rows < self.max_rows and not self._ended and (left := until - time.perf_counter()) > 0:
@@ -152,29 +155,22 @@ class InferenceThread:
             except queue.Empty:
                 break
             rows = self._join(calls, rows)
+        if rest := self._waiting.pop(turn):
+            self._waiting[turn] = rest
         return calls
 
     def _arrived(self, call: _Call | None) -> None:
         if call is None:
             self._ended = True
         else:
-            self._waiting.append(call)
+            self._waiting.setdefault(id(call.runtime), deque()).append(call)
 
     def _join(self, calls: list[_Call], rows: int) -> int:
         """Moves waiting calls of the same runtime into the run, oldest first, until one doesn't fit."""
-        others: deque[_Call] = deque()
-        while self._waiting:
-            call = self._waiting.popleft()
-            if call.runtime is not calls[0].runtime:
-                others.append(call)
-            elif rows + call.rows > self.max_rows:
-                others.append(call)
-                break
-            else:
-                calls.append(call)
-                rows += call.rows
-        others.extend(self._waiting)
-        self._waiting = others
+        ours = self._waiting[id(calls[0].runtime)]
+        while ours and rows + ours[0].rows <= self.max_rows:
+            calls.append(ours.popleft())
+            rows += calls[-1].rows
         return rows
 
     def _compute(self, calls: Sequence[_Call]) -> None:

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from models.drift.answers import Answers
 from models.drift.condition import Change, Condition, State
 from models.drift.excerpt import Low, lowest, pair
-from models.drift.reference import BINS as BARS
 from models.drift.reference import histogram
 from models.drift.tally import Ranks
 
@@ -131,15 +130,15 @@ class ExpectedPerformance:
 
     def _begin(self, answers: Answers, at: int) -> None:
         state = self.state
-        state.first, state.start, state.lowest = int(answers.ts[at]), answers.source(at), []
-        state.counts = [0] * BARS
+        state.first, state.start = int(answers.ts[at]), answers.source(at)
+        state.counts, state.lowest = [], []
 
     def _show(self, answers: Answers, p: NDArray[np.float32], at: int, end: int) -> None:
         """Some answers, for what people are shown of the window."""
         state, some = self.state, p[at:end]
         if not len(some):
             return
-        state.counts = [one + other for one, other in zip(state.counts, histogram(some), strict=True)]
+        state.counts = _added(state.counts, histogram(some))
         state.lowest = lowest(state.lowest, some, answers, at)
 
     def _sum(self, parts: NDArray[np.int64], odds: NDArray[np.intp] | None) -> None:
@@ -162,7 +161,7 @@ class ExpectedPerformance:
         state.answers, state.blocks, state.odds = 0, [], [0] * len(state.odds)
         if len(state.reference) < REFERENCE:
             state.reference.append(newest)
-            state.beside = [one + other for one, other in zip(state.beside or [0] * BARS, state.counts, strict=True)]
+            state.beside = _added(state.beside, state.counts)
             return None
         drop, sure = self._drop(newest)
         low = drop >= DROP and drop >= CRITICAL * sure
@@ -206,6 +205,10 @@ class ExpectedPerformance:
             },
             reminder=reminder,
         )
+
+
+def _added(counts: list[int], more: list[int]) -> list[int]:
+    return [one + other for one, other in zip(counts, more, strict=True)] if counts else more
 
 
 def _bins(second: NDArray[np.float64]) -> NDArray[np.intp]:

@@ -51,10 +51,10 @@ def _hold(phase: str, version: str) -> None:
             time.sleep(0.02)
 
 
-async def _judged(models: LiveModels, name: str, version: str, *more: Any) -> None:
+async def _judged(models: LiveModels, name: str, version: str, *more: Any) -> Manifest:
     before = _whose.set("judge's ")
     try:
-        await _verify(models, name, version, *more)
+        return await _verify(models, name, version, *more)
     finally:
         _whose.reset(before)
 

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from tests import tally
 from tests.labels import AWAITS, about, expected, say, sums, truth
 from tests.rig import Rig
-from tests.worker import until
+from tests.worker import Worker, until
 
 
 def test_labels_find_their_answers(rig: Rig) -> None:
     find_their_answers(rig)
+
+
+def quality(worker: Worker) -> dict[str, Any]:
+    """What labels say of version 1, as /models tells it."""
+    return dict(worker.get("/models").json()["quality"].get("tally@1", {}).get("figures", {}))
 
 
 def find_their_answers(rig: Rig) -> None:
@@ -34,4 +43,10 @@ def find_their_answers(rig: Rig) -> None:
     figures = worker.get("/models").json()["models"][tally.NAME]["figures"]
     assert figures["labelled"] == len(expected(rig))
     assert figures["right"] == sum(truth(sent) == "rest" for sent in rig.sent)
+    until(lambda: quality(worker).get("rows") == figures["labelled"], 30, what="detectors know them", alive=[worker])
+    assert quality(worker)["accuracy"] == pytest.approx(figures["right"] / figures["labelled"], abs=1e-5)
+    [listed] = worker.get("/drift").json()["versions"]
+    assert listed["quality"]["figures"] == quality(worker)
+    assert {"log_loss", "ece"} <= quality(worker).keys()
+    assert 'homunculus_model_quality{figure="accuracy",model="tally",version="1"}' in worker.get("/metrics").text
     rig.assert_exact(repeated=not rig.broker.transactions)

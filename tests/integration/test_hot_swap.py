@@ -9,6 +9,7 @@ from itertools import groupby
 
 import numpy as np
 import onnxruntime as ort
+import pytest
 
 from tests import tally
 from tests.rig import Rig
@@ -37,6 +38,41 @@ def test_a_swap_under_load_loses_no_event_and_every_score_is_that_of_the_version
     rig.assert_exact()
     assert_scores_of_onnxruntime(rig)
     assert_one_change_of_version_at_a_time(rig)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_a_rollback_takes_effect_in_under_a_second(rig: Rig) -> None:
+    """From the request until no partition is answered by the version that had to go; the one in the middle of three,
+    since the machine may be held up."""
+    for version in ("1", "2"):
+        tally.publish(rig.store, version)
+    for name in "ab":
+        rig.worker(name).start()
+    rig.deploy("1")
+    took = []
+    with rig.sender(rate=1000):
+        for _ in range(3):
+            rig.control({"active": "2"})
+            until(partial(everywhere, rig, "2"), 30, what="version 2 answers everywhere", alive=rig.running())
+            rig.control({"action": "rollback"})
+            until(partial(everywhere, rig, "1"), 30, what="version 1 answers everywhere", alive=rig.running())
+            took.append(last_answer_of(rig, "2") - rig.reader("control").read_out()[-1].timestamp)
+    rig.assert_exact()
+    assert sorted(took)[1] < 1000, f"{took} ms"
+
+
+def everywhere(rig: Rig, version: str) -> bool:
+    """Whether the newest answer of each partition is by that version."""
+    predictions = rig.reader("predictions")
+    predictions.catch_up()
+    newest = {record.partition: record.json["version"] for record in predictions.records[-4000:]}
+    return set(newest.values()) == {version} and len(newest) == rig.partitions
+
+
+def last_answer_of(rig: Rig, version: str) -> int:
+    """When it was written, ms since epoch."""
+    return max(record.timestamp for record in rig.reader("predictions").records if record.json["version"] == version)
 
 
 def test_deployments_holds_what_was_accepted_across_a_restart_and_a_refused_request_is_one_alert(rig: Rig) -> None:

@@ -110,6 +110,33 @@ async def test_runtimes_are_never_mixed(thread: InferenceThread) -> None:
     assert (one.runs, other.runs) == ([[0], [1, 3]], [[2, 4]])
 
 
+async def test_a_model_that_is_asked_much_leaves_each_other_one_its_turn() -> None:
+    thread, order = InferenceThread(max_rows=2), list[str]()
+
+    class Named(Doubling):
+        def __init__(self, name: str) -> None:
+            super().__init__()
+            self.name = name
+
+        def compute(self, inputs: Arrays) -> Outputs:
+            order.append(self.name)
+            return super().compute(inputs)
+
+    busy, quiet, third = (Named(name) for name in ("busy", "quiet", "third"))
+    busy.gate.clear()
+    tasks = [asyncio.create_task(thread.run(busy, x(0)))]
+    await until(busy.started.is_set)
+    tasks += [asyncio.create_task(thread.run(busy, x(i, i))) for i in range(5)]
+    tasks += [asyncio.create_task(thread.run(one, x(9))) for one in (quiet, third, quiet)]
+    await until(lambda: thread.load.queued_rows == 14)
+    busy.gate.set()
+    await asyncio.gather(*tasks)
+    assert order == ["busy", "busy", "quiet", "third", "busy", "busy", "busy", "busy"]
+    assert busy.runs == [[0], *([i, i] for i in range(5))]
+    assert quiet.runs == [[9, 9]]
+    await thread.close()
+
+
 async def test_a_failure_reaches_only_the_callers_whose_rows_fail(thread: InferenceThread) -> None:
     runtime = Doubling(poison=3)
     tasks = await queued(thread, runtime, x(1, 2), x(3, 4), x(5))
