@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
 from typing import Any, Final, NamedTuple, cast
 
 import msgspec
@@ -39,6 +38,8 @@ log = logging.getLogger(__name__)
 
 GATHER_S: Final = 0.5
 """For which scores are gathered: what detectors know of a version, up to some 100 KB, is written whole each time."""
+MOST: Final = 10_000
+"""Answers looked at in one go, about 7 ms: then the event loop has its turn, however far behind the scores are."""
 KEPT: Final = 200
 """Versions whose detectors stay in memory; others are read from the table when they are needed."""
 DONE: Final = {"reset": "reset", "acknowledge": "acknowledged", "resolve": "resolved"}
@@ -118,6 +119,8 @@ class Owner:
                 s.send(ALERTS, key, alert, i)
             if isinstance(record, Command):
                 self._answer(s, i, model, _done(key, record), record)
+            elif isinstance(record, Scored) and record is not told[-1].record:
+                await asyncio.sleep(0)
         if deployment is not None and (open_one := detectors.unanswered(key, version, deployment)) is not None:
             s, i, _ = told[-1]
             s.send(ALERTS, key, open_one, i)
@@ -350,10 +353,17 @@ def _single(key: str, answers: Answers, place: int, spec: Spec, kept_back: int) 
 
 
 def _together(told: Iterable[Told]) -> Iterator[list[Told]]:
-    """Scores that follow each other together, since a look at them costs by itself; all else one by one."""
-    for scores, group in groupby(told, lambda one: isinstance(one.record, Scored)):
-        together = list(group)
-        yield from [together] if scores else ([one] for one in together)
+    """Scores that follow each other together, since a look at them costs by itself, but no more than MOST answers; all
+    else one by one."""
+    group, answers = list[Told](), 0
+    for one in told:
+        size = len(one.record) if isinstance(one.record, Scored) else MOST + 1
+        if group and answers + size > MOST:
+            yield group
+            group, answers = [], 0
+        group.append(one)
+        answers += size
+    yield group
 
 
 def _version_of(key: bytes | None) -> str:

@@ -27,7 +27,7 @@ SAME: Final = 1e-5
 UNIT: Final = "us of worker CPU per event"
 GOALS: Final = {DEFAULTS.name: 50.0, TUNED.name: 35.0}
 """Times as much CPU as ours that the rival needs at least."""
-PARTS: Final[tuple[str, ...]] = ("consume", "decode", "fold", "model", "encode", "produce", "commit")
+PARTS: Final[tuple[str, ...]] = ("consume", "decode", "fold", "model", "encode", "produce", "commit", "detect")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +76,13 @@ def profile(lab: Lab, load: Load) -> Iterator[Result]:
         worker = sides.ours(lab, run, PROFILE=str(out))
         drained = drain(lab, run, worker, load, OURS.events, ROUNDS)
         seconds = _profiled(out, worker)
-    events = load.sessions + OURS.events
     whole = sum(seconds.values())
     parts = {name: drained.us * seconds.get(name, 0.0) / whole for name in (*PARTS, *seconds)}
     yield Result(
         f"scoring: parts of {OURS.name}",
         drained.us,
         UNIT,
-        lab.conditions(**OURS.settings, events=events, note="parts are sampled, start and warm-up included"),
+        lab.conditions(**OURS.settings, events=OURS.events, note="parts are sampled"),
         parts,
     )
 
@@ -139,8 +138,10 @@ def _figure(lab: Lab, load: Load, side: Side, drained: Sequence[Drained]) -> Res
 
 
 def _profiled(path: Path, worker: Worker) -> dict[str, float]:
-    """The seconds that the worker wrote when it ended."""
+    """The seconds by part that the worker wrote when it ended, of the events alone: from where its clock was let go to
+    where it was stopped."""
     if not path.exists():
         raise WorkerFailedError(f"the worker wrote no profile:\n{worker.tail()}")
-    seconds: dict[str, float] = json.loads(path.read_text())["seconds"]
+    _start, events, *_end = json.loads(path.read_text())["laps"]
+    seconds: dict[str, float] = events["seconds"]
     return seconds

@@ -17,8 +17,8 @@ def distance(reference: Sample, window: Sample) -> float:
     least each. 0.0 where they are the same, 1.0 where all of one is above all of the other."""
     values = np.sort(window)
     before, behind = _steps(len(values))
-    over = behind - np.searchsorted(reference, values, "right") / len(reference)
-    under = np.searchsorted(reference, values, "left") / len(reference) - before
+    over = behind - reference.searchsorted(values, "right") / len(reference)
+    under = reference.searchsorted(values, "left") / len(reference) - before
     return float(max(over.max(), under.max(), 0.0))
 
 
@@ -39,21 +39,22 @@ def chance(d: float, n: int, m: int) -> float:
     if d <= 0:
         return 1.0
     near = d * n * m * (1 - 1e-9)
-    paths, log = np.zeros(n + 1), 0.0
+    paths, log, begin = np.zeros(n + 1), 0.0, 0
     for j in range(m + 1):
         low = max(0, math.floor((j * n - near) / m) + 1)
         high = min(n, math.ceil((j * n + near) / m) - 1)
         if low > high:
             return 1.0
-        paths[:low] = paths[high + 1 :] = 0.0
+        paths[begin:low], begin = 0.0, low
+        within = paths[low : high + 1]
         if j == 0:
-            paths[: high + 1] = 1.0
+            within[:] = 1.0
             continue
-        np.cumsum(paths[low : high + 1], out=paths[low : high + 1])
-        most = float(paths[high])
+        np.add.accumulate(within, out=within)
+        most = float(within[-1])
         if most == 0.0:
             return 1.0
-        paths /= most
+        within /= most
         log += math.log(most)
     every = math.lgamma(n + m + 1) - math.lgamma(n + 1) - math.lgamma(m + 1)
     inside = math.exp(log + math.log(float(paths[n])) - every) if paths[n] > 0 else 0.0
@@ -65,6 +66,12 @@ def critical(level: float, n: int, m: int) -> float:
     """The smallest distance whose chance is below the level: .12 at .01 for 2,000 and 200."""
     step = math.gcd(n, m) / (n * m)
     low, high = 0, round(1 / step)
+    # Near what it is for endless samples: each look costs some ms.
+    near, apart = round(math.sqrt(math.log(2 / level) / 2 * (n + m) / (n * m)) / step), max(high // 256, 1)
+    if low < near - apart and chance((near - apart) * step, n, m) >= level:
+        low = near - apart
+    if low < near + apart < high and chance((near + apart) * step, n, m) < level:
+        high = near + apart
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if chance(middle * step, n, m) < level else (middle, high)

@@ -19,6 +19,7 @@ from aiokafka.consumer.group_coordinator import GroupCoordinator
 from aiokafka.consumer.subscription_state import SubscriptionState, TopicPartitionState
 from aiokafka.producer.message_accumulator import BatchBuilder
 from aiokafka.producer.transaction_manager import TransactionManager
+from aiokafka.protocol import produce
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
 from faust.app.base import BootStrategy
@@ -27,6 +28,8 @@ from faust.assignor.partition_assignor import PartitionAssignor
 from faust.tables import TableManager
 from faust.transport import consumer as faust_consumer
 from faust.types import ConsumerMessage
+
+from engine import wire
 
 
 def parameters(function: Any) -> list[str]:
@@ -77,6 +80,24 @@ def test_a_builder_takes_its_first_record_whatever_its_size_and_then_says_none()
     builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, 0, 100)
     assert builder.append(0, 1, b"k", b"v" * 1000, []) is not None
     assert builder.append(1, 1, b"k", b"v", []) is None
+
+
+@pytest.mark.parametrize("number", range(3, 8))
+@pytest.mark.parametrize(
+    "topics", [[], [("a", [])], [("a", [(0, b"x" * 300), (7, bytearray(b"y"))]), ("ö", [(1, b"")])]]
+)
+@pytest.mark.parametrize("transactional_id", [None, "app-1"])
+def test_a_produce_request_is_the_same_bytes_in_one_piece(
+    number: int, topics: list[Any], transactional_id: str | None
+) -> None:
+    request = getattr(produce, f"ProduceRequest_v{number}")(transactional_id, -1, 40_000, topics)
+    theirs = request.encode()
+    wire.install()
+    try:
+        assert request.encode() == theirs
+    finally:
+        wire.remove()
+    assert request.encode() == theirs
 
 
 @pytest.mark.parametrize(
