@@ -5,7 +5,7 @@ python scripts/parity.py tiny        transformers_tiny.json: logits and replies 
 python scripts/parity.py smollm2     transformers_smollm2.json: replies of SmolLM2-135M-Instruct to 20 prompts
 python scripts/parity.py speed       passages/s of MiniLM, ours and sentence-transformers' by turns; prints them
 
-By hand, where the extra `export` is installed; neither workers nor tests need it.
+By hand, where the extra `export` is installed (smollm2 needs accelerate, too); neither workers nor tests need it.
 """
 
 from __future__ import annotations
