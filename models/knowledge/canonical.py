@@ -6,6 +6,8 @@ import re
 import unicodedata
 from typing import Final
 
+from models.knowledge.query import STOP_WORDS
+
 _ENDS: Final = ".,;:!?…。！？、"
 """Signs that may close a question; inside of it each belongs to it: "No, commits are lost" is not "No commits are
 lost"."""
@@ -20,10 +22,12 @@ _ORDERS: Final = frozenset(re.findall(r"\w+", "explain tell show list describe g
 """What a please in front of it asks for; "please customers first" asks for something else."""
 _SUBJECTS: Final = frozenset(re.findall(r"\w+", "i we you he she it they the a an this that there my our"))
 """Behind a first May or Will: it is the verb then."""
-_BEFORE_THE: Final = frozenset(["is", "are", "was", "were", "what", "which"])
+_BEFORE_THE: Final = frozenset(["what is", "what was"])
 _SHORT: Final = {"what's": "what is", "where's": "where is", "how's": "how is", "that's": "that is"}
 _FIRST: Final = frozenset(re.findall(r"\w+", "am an as at be by do go he how if in is it my of on or so to up us we"))
 """Of one or two letters, but no unit: as the first word of a question their capital says nothing."""
+_SMALL: Final = STOP_WORDS | {"he", "she", "her", "him", "his", "once", "up", "here", "ever", "yes", "no", "not", "all"}
+"""Words that have a capital inside of a question in titles alone."""
 _PROPER: Final = frozenset(
     re.findall(
         r"\w+",
@@ -57,13 +61,7 @@ def canonical(text: str) -> str:
         before = words[number - 1] if number else ""
         follows = [*words[number + 1 : number + 3], "", ""]
         low = _folded(word, before, follows[0], first=number == 0)
-        if (
-            low == "the"
-            and kept
-            and kept[-1].split()[-1] in _BEFORE_THE
-            and follows[0].islower()
-            and follows[1] == "of"
-        ):
+        if low == "the" and " ".join(kept) in _BEFORE_THE and follows[0].islower() and follows[1] == "of":
             continue
         kept.append(_SHORT.get(low, low))
     said = " ".join(kept).split(" ")
@@ -116,6 +114,8 @@ def _folded(word: str, before: str, follows: str, *, first: bool) -> str:
         return low
     if not capitalised or _DIGIT.search(word) or _DIGIT.search(before):
         return word  # US, mW, pH, iOS; 5 Mb
+    if low.rstrip(_ENDS) in _SMALL and not first and low != "i":
+        return word  # The Who, Her, Them
     letters = word.rstrip(_ENDS)
     if len(letters) <= 2 and letters != "I" and not (first and low in _FIRST):
         return word  # vitamin C, in Mm

@@ -77,6 +77,12 @@ NEGATIONS = ["not", "never", "no longer", "hardly", "only", "also", "still", "al
 
 BY_HAND: list[Pair] = [
     ("what is the matter", "what is matter"),
+    ("who are the Who", "who are the who"),
+    ("who directed Her?", "who directed her?"),
+    ("who killed Them", "who killed them"),
+    ("who wrote It?", "who wrote it?"),
+    ("are the sons of Bob tall", "are sons of Bob tall"),
+    ("what are the odds of it", "what are odds of it"),
     ("What is the time?", "What is time?"),
     ("what is the law", "what is law"),
     ("is the water clean", "is water clean"),
