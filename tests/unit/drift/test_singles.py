@@ -28,7 +28,7 @@ def scored(confidences: list[float], first: int = 0) -> Scored:
 
 def told(detectors: Detectors, confidences: list[float], most: float, first: int = 0, now: int = NOW) -> list[Alert]:
     deployment = Deployment(model="churn", revision=1, active="3", low_alerts=most, since=1)
-    detectors.take(scored(confidences, first), now)
+    detectors.take([(scored(confidences, first), now)])
     detectors.fold()
     return list(detectors.singles_told("churn@3", deployment))
 
@@ -53,7 +53,7 @@ def test_each_doubtful_answer_is_an_alert_with_its_source_and_what_it_said() -> 
 def test_nothing_is_told_where_nobody_asked() -> None:
     assert told(Detectors(SPEC, "observations", 1), DOUBTFUL, 0) == []
     detectors = Detectors(SPEC, "observations", 1)
-    detectors.take(scored(DOUBTFUL), NOW)
+    detectors.take([(scored(DOUBTFUL), NOW)])
     detectors.fold()
     assert list(detectors.singles_told("churn@3", None)) == []
 
