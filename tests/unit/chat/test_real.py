@@ -133,7 +133,7 @@ async def test_a_swap_in_the_middle_of_a_talk_serves_nothing_of_the_old_version(
 
 
 async def test_a_session_changes_its_adapter_and_nobody_elses(adapted: Path) -> None:
-    async with in_memory([chat], [contexts, answers], model_store=str(adapted), chat_threads=1) as trial:
+    async with in_memory([chat], [contexts, answers, reusable], model_store=str(adapted), chat_threads=1) as trial:
         for name in (babbler.NAME, "polite", "curt"):
             await trial.deploy(name, "1")
         talk = Talk(trial)
@@ -151,7 +151,7 @@ async def test_a_session_changes_its_adapter_and_nobody_elses(adapted: Path) -> 
 
 
 async def test_an_adapter_that_is_not_there_or_another_models_is_refused_with_a_reason(adapted: Path) -> None:
-    async with in_memory([chat], [contexts, answers], model_store=str(adapted), chat_threads=1) as trial:
+    async with in_memory([chat], [contexts, answers, reusable], model_store=str(adapted), chat_threads=1) as trial:
         for name in (babbler.NAME, "polite", "other"):
             await trial.deploy(name, "1")
         talk = Talk(trial)
