@@ -24,6 +24,8 @@ from examples.purchases.worker import Worker
 KNOWN_S: Final = 420.0
 """For all pages, beside a language model, on a busy machine."""
 CHANGED_S: Final = 30.0
+QUIET_S: Final = 2.0
+"""Without news, after which none is expected any more."""
 
 Ask = Callable[..., Awaitable[Reply]]
 """Session, text and fields of a message -> its final reply."""
@@ -90,9 +92,15 @@ class Reading:
         """The same question by two sessions of one partition, once nothing changes any more: what is still embedded is
         news to whoever remembers an answer."""
 
+        positions, since = None, 0.0
+
         async def quiet() -> bool:
+            nonlocal positions, since
             status, told = await worker.get("/knowledge")
-            return status == 200 and told["pending"] == 0 and told["vectors"] == told["passages"]
+            if status != 200 or told["positions"] != positions:  # also what is swept behind the others
+                positions, since = told.get("positions"), time.monotonic()
+            made = status == 200 and told["pending"] == 0 and told["vectors"] == told["passages"]
+            return made and time.monotonic() - since > QUIET_S
 
         await worker.until(quiet, KNOWN_S, "embed all pages")
         _, told = await worker.get("/knowledge")
