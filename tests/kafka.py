@@ -9,13 +9,19 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Final, NoReturn
 
 import pytest
 
 from engine.embedded import HOST, Answer, EmbeddedBroker, answer_at
 
 UP_S = 30.0
+EMBEDDED_LATER: Final = pytest.mark.parametrize(
+    "broker",
+    [pytest.param("kafka", marks=pytest.mark.kafka), pytest.param("embedded", marks=pytest.mark.long)],
+    indirect=True,
+)
+"""For tests of many seconds: on both brokers, on the embedded one in the long run alone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ def test_a_record_that_an_agent_fails_on_is_a_dead_letter_and_its_neighbours_cou
         assert record.headers["source"].startswith(rig.topic("orders") + "/")
 
 
-@pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
+@pytest.mark.parametrize("guarantee", ["exactly_once", pytest.param("at_least_once", marks=pytest.mark.long)])
 def test_long_work_is_concurrent_over_sessions_in_order_within_one_and_exact_through_a_kill(
     rig: Rig, guarantee: str
 ) -> None:

@@ -59,7 +59,7 @@ class Versions:
 @pytest.mark.parametrize(
     ("swaps", "rate"),
     [
-        pytest.param(5, 2000, id="5 swaps"),
+        pytest.param(5, 2000, id="5 swaps", marks=pytest.mark.long),
         pytest.param(200, 5000, id="200 swaps", marks=[pytest.mark.long, pytest.mark.timeout(600)]),
     ],
 )

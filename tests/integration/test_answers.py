@@ -12,7 +12,7 @@ from openai import OpenAI
 from agents.grounding import UNKNOWN
 from tests import babbler
 from tests.integration.test_knowledge import embedder, has, names, put, wait
-from tests.kafka import Broker
+from tests.kafka import EMBEDDED_LATER, Broker
 from tests.rig import rig_on
 from tests.worker import Worker, until
 
@@ -36,6 +36,7 @@ def ask(worker: Worker, text: str, session: str, tenant: str | None = None, **mo
     return told | {"text": told["choices"][0]["message"]["content"]}
 
 
+@EMBEDDED_LATER
 def test_answers_name_their_source_and_follow_it(broker: Broker, tmp_path: Path) -> None:
     with rig_on(broker, tmp_path) as rig:
         babbler.publish(rig.store)

@@ -147,6 +147,7 @@ def test_with_keep_it_goes_on_shares_its_broker_and_leaves_nothing_behind_when_i
     assert not answers(PORT)
 
 
+@pytest.mark.long
 def test_on_apache_kafka_no_purchase_is_answered_twice(kafka: Broker, tmp_path: Path) -> None:
     run = Run(tmp_path, *FEW, "--broker", kafka.url).start()
     try:

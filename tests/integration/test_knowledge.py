@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 from models.embedder.convert import convert
 from tests.command import command
-from tests.kafka import Broker
+from tests.kafka import EMBEDDED_LATER, Broker
 from tests.rig import Rig, rig_on
 from tests.unit.knowledge.bert import sentence_folder
 from tests.worker import Worker, until
@@ -53,6 +53,7 @@ def has(told: dict[str, Any], worker: Worker) -> bool:
     return status(worker).items() >= told.items()
 
 
+@EMBEDDED_LATER
 def test_a_document_is_found_changed_and_deleted(broker: Broker, tmp_path: Path) -> None:
     with rig_on(broker, tmp_path) as rig:
         worker = rig.worker("a").start().wait_log("is open")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.rig import Rig
 from tests.stream import EPOCH_MS, Sent, observation
 from tests.worker import tails
@@ -31,6 +33,7 @@ def test_a_release_that_reads_one_more_topic_keeps_both_workers_healthy(rig: Rig
     assert sorted(record.json["id"] for record in answered.records) == sorted(note.id for note in notes)
 
 
+@pytest.mark.long
 def test_a_release_that_reads_one_more_topic_takes_over_under_its_old_name_at_a_new_address(rig: Rig) -> None:
     old = rig.worker("a").start()
     rig.deploy()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 
 from tests.rig import Rig
 from tests.worker import Worker, tails, until
@@ -20,7 +21,8 @@ def test_a_takeover_with_a_copy_replays_only_the_tail(rig: Rig) -> None:
     sender = rig.sender(rate=4000, sessions=400).send(8000)
     rig.wait_predictions()
     owner, heir = workers
-    until(lambda: current(owner) and current(heir), 30, what="copies are current", alive=workers)
+    answered = time.monotonic()
+    until(lambda: current(owner, answered) and current(heir, answered), 30, what="copies are current", alive=workers)
     already = len(replays(heir))
     value = {
         session: heir.get(f"/tables/sessions/{session}").json()
@@ -46,11 +48,14 @@ def opened(worker: Worker) -> list[int]:
     return list(worker.get("/tables").json()["partitions"]["open"])
 
 
-def current(worker: Worker) -> bool:
-    """Each worker has its half and a current copy of the other's."""
+def current(worker: Worker, since: float) -> bool:
+    """The worker has its half, and a copy of the other's that was current at some moment since then (monotonic)."""
+    elapsed = time.monotonic() - since
     partitions = worker.get("/tables").json()["partitions"]
     copies = partitions["copies"]
-    return len(partitions["open"]) == len(copies) == 2 and all(age is not None and age < 3 for age in copies.values())
+    return len(partitions["open"]) == len(copies) == 2 and all(
+        age is not None and age < elapsed for age in copies.values()
+    )
 
 
 def replays(worker: Worker) -> list[int]:

@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from tests import tally
-from tests.kafka import Broker
+from tests.kafka import EMBEDDED_LATER, Broker
 from tests.rig import Rig, rig_on
 from tests.stream import EPOCH_MS, Sent, observation, recount
 from tests.worker import Answer, Worker, free_port, has_ipv6, until
@@ -39,6 +39,7 @@ def post(worker: Worker, path: str, body: Any, token: str | None = None) -> Answ
             return Answer(error.code, error.read().decode())
 
 
+@EMBEDDED_LATER
 def test_a_model_deployed_over_http_answers_and_any_worker_has_any_session(broker: Broker, tmp_path: Path) -> None:
     with rig_on(broker, tmp_path) as rig:
         first, second = (rig.worker(name, web_token="all").start() for name in ("a", "b"))

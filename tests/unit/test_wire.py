@@ -16,7 +16,7 @@ from engine import wire as module
 from tests.kafka import Broker, free_port
 from tests.proxy import Proxy
 
-LIMIT_S = 0.5
+LIMIT_S = 1.5
 
 
 @pytest.fixture(autouse=True)

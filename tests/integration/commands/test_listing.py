@@ -14,7 +14,7 @@ from core.topics import DEPLOYMENTS
 from engine.connection import connect
 from tests import tally
 from tests.command import command, words_of
-from tests.kafka import Broker
+from tests.kafka import EMBEDDED_LATER, Broker
 from tests.stream import EPOCH_MS, Publisher
 
 
@@ -31,6 +31,7 @@ async def test_a_compacted_topic_is_read_to_its_newest_values(broker: Broker, se
     assert {name: one.revision for name, one in found.items()} == {"a": 3, "b": 3}
 
 
+@EMBEDDED_LATER
 async def test_topics_tables_and_models_say_what_there_is(broker: Broker, settings: Settings, tmp_path: Path) -> None:
     tally.publish(tmp_path / "store", "1")
     one = Deployment(model=tally.NAME, revision=4, active="1", since=EPOCH_MS, author="ann")

@@ -15,11 +15,12 @@ from core.errors import ModelNotFoundError, RequestRefusedError, UsageError
 from core.settings import Settings
 from engine.connection import connect
 from tests import tally
-from tests.kafka import Broker
+from tests.kafka import EMBEDDED_LATER, Broker
 from tests.rig import rig_on
 from tests.worker import until
 
 
+@EMBEDDED_LATER
 async def test_a_version_is_tried_compared_and_taken_back_again(broker: Broker, tmp_path: Path) -> None:
     with rig_on(broker, tmp_path) as rig:
         for version in ("1", "2", "3"):

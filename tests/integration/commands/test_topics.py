@@ -8,9 +8,10 @@ from typing import Any
 
 from core.settings import Settings
 from tests.command import command, words_of
-from tests.kafka import Broker
+from tests.kafka import EMBEDDED_LATER, Broker
 
 
+@EMBEDDED_LATER
 async def test_missing_topics_are_created_by_hand(broker: Broker, prefix: str, tmp_path: Path) -> None:
     said: dict[str, Any] = {
         "broker": broker.url, "topic_prefix": prefix, "app_id": f"{prefix}app", "partitions": 3, "data_dir": tmp_path,
