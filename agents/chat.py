@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
-from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import suppress
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from agents.grounding import AWAY, UNKNOWN, Ground
-from agents.prompts import ALONE, PINNED, Chosen, Draft, Material, Prompt
+from agents.prompts import ALONE, PINNED, Chosen, Material, Prompt
+from agents.room import Room
 from agents.sources import Inquiry, Sources
 from agents.speakers import Speaker, Speakers
 from agents.summaries import Summarizer
 from agents.windows import Windows
+from agents.work import Work
 from agents.writing import Writing
 from core.clock import latest_ms
 from core.errors import (
@@ -27,7 +25,6 @@ from core.errors import (
     HomunculusError,
     KnowledgeAwayError,
     NoModelError,
-    OverloadedError,
     TaskError,
     TimeError,
 )
@@ -36,11 +33,8 @@ from core.topics import MESSAGES, REPLIES
 from engine.agent import Stream, agent
 from engine.batch import Slice, current_slice
 from engine.engine import Engine
-from engine.task import PartitionTask
-from models.decoder.generation import Generation
 from models.decoder.turn import Finish as Ended
-from models.decoder.turn import Sampling, Turn
-from models.decoder.wording import Tokens
+from models.decoder.turn import Sampling
 from models.knowledge.quoting import cited
 from tables.answers import Answer, answers
 from tables.contexts import contexts, unpacked
@@ -51,8 +45,6 @@ TOGETHER = 512
 """Messages at work at once on a worker: the others wait on the broker. Most of these wait for the model."""
 FUTURE_MS = 86_400_000
 """How far a message may be ahead of the clock."""
-AGAIN_S = 0.2
-"""Until a full queue is tried again."""
 WHOLE: tuple[Finish, ...] = ("stop", "length")
 """Replies that a message gets again when it comes again; one that was cut short is tried anew."""
 OUR_FAULT = "the worker failed on it; its log says how"
@@ -71,38 +63,16 @@ async def chat(stream: Stream[Message]) -> None:
     await stream.each(talk.answer, TOGETHER, talk.overtakes)
 
 
-@dataclass(slots=True)
-class _Room:
-    """What a partition has in its hands since it was opened, or its unfinished work was given back."""
-
-    task: PartitionTask
-    epoch: int
-    waiting: Counter[str] = field(default_factory=Counter)
-    """Session -> its messages that wait or are answered."""
-    refused: set[int] = field(default_factory=set)
-    """Offsets of messages that their session has no room for."""
-    unwanted: set[tuple[str, str]] = field(default_factory=set)
-    """Session and id of messages that were cancelled before their turn."""
-    made: dict[tuple[str, str], Generation] = field(default_factory=dict)
-    """Session and id of the message -> the reply that is made."""
-
-    def left(self, session: str) -> None:
-        """One of a session's messages waits no longer."""
-        self.waiting[session] -= 1
-        if not self.waiting[session]:
-            del self.waiting[session]
-
-
 class Chat:
     """All conversations of a worker."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self.settings = engine.settings
+        self._settings = engine.settings
         self._speakers = Speakers(engine)
         self._windows = Windows(engine.models, engine.settings)
         self._sources = Sources(engine)
-        self._rooms: dict[int, _Room] = {}
+        self._rooms: dict[int, Room] = {}
 
     def overtakes(self, s: Slice[Message]) -> bool:
         """Asked of every message as it comes: whether it waits for none before it. A wish to stop one of those doesn't,
@@ -112,18 +82,18 @@ class Chat:
         message, room = s.events[0], self._room(s)
         if message.cancel is not None:
             return True
-        if room.waiting[message.session] >= self.settings.chat_waiting:
+        if room.waiting[message.session] >= self._settings.chat_waiting:
             room.refused.add(s.first)
             return True
         room.waiting[message.session] += 1
         return False
 
-    def _room(self, s: Slice[Message]) -> _Room:
+    def _room(self, s: Slice[Message]) -> Room:
         room = self._rooms.get(s.partition)
         if room is None or room.task is not s.task or room.epoch != s.epoch:
             for generation in room.made.values() if room is not None else ():
                 generation.cancel()  # its message comes again, or belongs to another worker now
-            room = self._rooms[s.partition] = _Room(s.task, s.epoch)
+            room = self._rooms[s.partition] = Room(s.task, s.epoch)
         return room
 
     async def answer(self, message: Message) -> None:
@@ -138,7 +108,7 @@ class Chat:
             self._stop(s, room, message)
         elif s.first in room.refused:
             room.refused.discard(s.first)
-            why = f"{self.settings.chat_waiting} messages of this session wait for their turn already"
+            why = f"{self._settings.chat_waiting} messages of this session wait for their turn already"
             await self._in_turn(s, room, message, ("BusyError", why))
         else:
             try:
@@ -146,7 +116,7 @@ class Chat:
             finally:
                 room.left(message.session)
 
-    async def _in_turn(self, s: Slice[Message], room: _Room, message: Message, mistake: tuple[str, str] | None) -> None:
+    async def _in_turn(self, s: Slice[Message], room: Room, message: Message, mistake: tuple[str, str] | None) -> None:
         """mistake: why it isn't answered, as the class of an error and in words."""
         known = answers.get(answers.place(message.session, message.id))
         if known is not None and known.tenant != message.tenant:
@@ -190,7 +160,7 @@ class Chat:
         await writing.end("stop", text=judgement.reply, source="rule", why=why)
         return True
 
-    async def _try(self, writing: Writing, room: _Room, inquiry: Inquiry) -> None:
+    async def _try(self, writing: Writing, room: Room, inquiry: Inquiry) -> None:
         try:
             await self._make(writing, room, inquiry)
         except (TaskError, FatalError):
@@ -208,7 +178,7 @@ class Chat:
 
     def _mistake(self, message: Message) -> tuple[str, str] | None:
         """What is wrong with a message by itself."""
-        limit = self.settings.chat_max_text
+        limit = self._settings.chat_max_text
         longest = max([len(message.text), *(len(said.text) for said in message.history or ())])
         if longest > limit:
             why = f"a text of {longest} characters is too long: {limit} are taken (HOMUNCULUS_CHAT_MAX_TEXT)"
@@ -217,10 +187,10 @@ class Chat:
             return "MessageError", "the message has no text"
         return None
 
-    async def _make(self, writing: Writing, room: _Room, inquiry: Inquiry) -> None:
+    async def _make(self, writing: Writing, room: Room, inquiry: Inquiry) -> None:
         s, message, sources = writing.s, writing.message, self._sources
         began = time.monotonic()
-        seconds = min(self.settings.chat_seconds, message.seconds or self.settings.chat_seconds)
+        seconds = min(self._settings.chat_seconds, message.seconds or self._settings.chat_seconds)
         until, resumed = began + seconds, bool(writing.answer.tokens)
         try:
             await sources.begin(inquiry, message, s, until)
@@ -234,7 +204,7 @@ class Chat:
         speaker = await self._speakers.wait(message.model, s, until, message.adapter)
         with speaker:
             sampling = speaker.sampling(message, writing.source)
-            work = _Work(self, speaker, s, room, message, until)
+            work = Work(self._settings.chat_exact, speaker, s, room, message, until)
             identity = speaker.identity
             key = None if resumed else sources.key(inquiry, message, sampling, identity)
             if (known := await sources.again(key, message.tenant)) is not None:
@@ -296,7 +266,7 @@ class Chat:
                 key=sources.key(inquiry, message, sampling, identity, ground) if whole and not resumed else None,
             )
 
-    async def _asked(self, work: _Work, inquiry: Inquiry, sampling: Sampling, material: Material) -> _Asked:
+    async def _asked(self, work: Work, inquiry: Inquiry, sampling: Sampling, material: Material) -> _Asked:
         """The prompt for a message, once its window has chosen."""
         speaker, message = work.speaker, work.message
         draft = await speaker.draft(message, inquiry.found, sampling.max_tokens, material)
@@ -320,7 +290,7 @@ class Chat:
             stale=reply.stale,
         )
 
-    async def _quote(self, writing: Writing, room: _Room, inquiry: Inquiry, until: float) -> None:
+    async def _quote(self, writing: Writing, room: Room, inquiry: Inquiry, until: float) -> None:
         """A document's own words are the answer. They are part of the talk where there is a model to talk with."""
         message = writing.message
         ground = await self._sources.ground(inquiry, message)
@@ -333,7 +303,7 @@ class Chat:
         context = None
         if (speaker := self._speakers.now(message.model, message.adapter)) is not None:
             with speaker, suppress(ContextTooLongError):
-                work = _Work(self, speaker, writing.s, room, message, until)
+                work = Work(self._settings.chat_exact, speaker, writing.s, room, message, until)
                 sampling = speaker.sampling(message, writing.source)
                 asked = await self._asked(work, inquiry, sampling, ALONE)
                 context = asked.prompt.answered(speaker.prompts.wording.replied(quote.text, ()))
@@ -346,7 +316,7 @@ class Chat:
             "stop", text=quote.text, source="passage", usage=usage, context=context, citations=there, stale=ground.stale
         )
 
-    def _stop(self, s: Slice[Message], room: _Room, message: Message) -> None:
+    def _stop(self, s: Slice[Message], room: Room, message: Message) -> None:
         """Stops a reply, or keeps it from being begun; the wish itself is answered once what was before it is."""
         place = (message.session, message.cancel or "")
         why = None
@@ -406,73 +376,3 @@ class _Asked(NamedTuple):
     chosen: Chosen
     summary: int
     """Tokens of a summary that was made for it."""
-
-
-class _Work:
-    """What a model is asked for one message, so that it can be stopped."""
-
-    def __init__(self, chat: Chat, speaker: Speaker, s: Slice[Message], room: _Room, message: Message, until: float):
-        """until: monotonic."""
-        self._exact = chat.settings.chat_exact
-        self.speaker, self.message = speaker, message
-        self._s, self._room, self._until = s, room, until
-        self._place = (message.session, message.id)
-
-    @asynccontextmanager
-    async def under_way(
-        self, tokens: Tokens, sampling: Sampling, given: Tokens = (), *, shifts: bool = False, share: float = 1.0
-    ) -> AsyncIterator[Generation]:
-        """The reply to tokens, which ends with the block. share: of the time that is left. Raises OverloadedError where
-        the queue stays full."""
-        room, message = self._room, self.message
-        turn = Turn(
-            session=message.session,
-            tokens=tokens,
-            sampling=sampling,
-            given=given,
-            priority=message.priority,
-            within_s=share * (self._until - time.monotonic()),
-            adapter=self.speaker.adapter,
-            exact=self._exact,
-            shifts=shifts,
-        )
-        generation = await _submit(self.speaker, turn, self._until, self._s)
-        room.made[self._place] = generation
-        if self._place in room.unwanted:
-            generation.cancel()
-        try:
-            yield generation
-        except BaseException:
-            generation.cancel()
-            raise
-        finally:
-            room.made.pop(self._place, None)
-
-    async def whole(self, tokens: Tokens, sampling: Sampling) -> Generation:
-        """A reply that nobody is told of, in half of the time that is left. A wish to stop it is one to stop all."""
-        async with self.under_way(tokens, sampling, share=0.5) as generation:
-            async for _ in generation:
-                if self._s.stale:
-                    break
-        if self._s.stale:
-            raise TaskError(f"partition {self._s.partition} has moved on")
-        assert generation.usage is not None
-        if generation.usage.finish is Ended.CANCELLED:
-            self._room.unwanted.add(self._place)
-        return generation
-
-    def keep(self, draft: Draft) -> None:
-        """The session's context is this from now on, whatever becomes of the message."""
-        with self._s.ahead():
-            contexts[self.message.session] = draft.context
-
-
-async def _submit(speaker: Speaker, turn: Turn, until: float, s: Slice[Message]) -> Generation:
-    """Raises OverloadedError where the queue stays full."""
-    while True:
-        try:
-            return speaker.decoder.submit(turn)
-        except OverloadedError:
-            if time.monotonic() + AGAIN_S > until or s.stale:
-                raise
-            await asyncio.sleep(AGAIN_S)
