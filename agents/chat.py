@@ -122,7 +122,8 @@ class Chat:
         if known is not None and known.tenant != message.tenant:
             known = None  # whose it is nobody else is told
         if known is not None and known.source != str(s.source(0)):
-            if known.reply is not None and known.reply.finish in WHOLE:
+            whole = known.reply is not None and known.reply.finish in WHOLE
+            if known.reply is not None and whole and await self._sources.stands(message.tenant, known.reply.citations):
                 # The same message once more: it gets the reply that it has got.
                 s.send(REPLIES, message.session, replace(known.reply, id=f"{s.source(0)}/{known.reply.seq}"))
                 return

@@ -86,9 +86,11 @@ class Owner:
         for s in slices:
             for i, record in enumerate(s.records):
                 try:
-                    found.setdefault(_version_of(record.key), []).append(Told(s, i, _decode(s.events[i])))
+                    key, told_one = _version_of(record.key), Told(s, i, _decode(s.events[i]))
                 except (msgspec.MsgspecError, RecordError) as error:
                     self._drop(s, i, error)
+                else:
+                    found.setdefault(key, []).append(told_one)
         for key, told in found.items():
             try:
                 detectors = await self._of(slices[-1].partition, key)

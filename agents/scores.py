@@ -34,6 +34,8 @@ class Told:
             key = manifest.identity.encode()
             partition = partition_of(key, self._partitions)
             places, columns = _columns(plan, group, scores, features)
+            if not len(places):
+                continue
             bounds = np.searchsorted(places, [at for _, at in plan.slices]).tolist()
             for (s, at), begin, end in zip(plan.slices, bounds, [*bounds[1:], len(places)], strict=True):
                 if begin < end:

@@ -14,6 +14,7 @@ import msgspec
 from agents.facts import Facts
 from agents.grounding import Ground, Grounding, Quote
 from agents.intents import Intents
+from core.errors import KnowledgeAwayError
 from core.messages import Citation, Generation, Message, Reply
 from core.topics import MESSAGES
 from engine.batch import Slice
@@ -150,5 +151,11 @@ class Sources:
         found = None if key is None else reusable.find(key)
         if found is None:
             return None
-        citations = found[1].citations
-        return found if len(await self._grounding.there(tenant, citations)) == len(citations) else None
+        return found if await self.stands(tenant, found[1].citations) else None
+
+    async def stands(self, tenant: str | None, citations: Sequence[Citation]) -> bool:
+        """Whether all that an answer cites is still there."""
+        try:
+            return len(await self._grounding.there(tenant, citations)) == len(citations)
+        except KnowledgeAwayError:
+            return False

@@ -23,6 +23,7 @@ from core.errors import (
     TaskError,
     UsageError,
 )
+from core.events import Source
 from core.topics import TopicSpec
 from engine.batch import Batch, Slice, working_on, working_through
 from engine.codec import codec_of, explain
@@ -280,12 +281,15 @@ class Stream(Generic[E]):
 
 
 def give_up(s: Slice[Any], error: Exception) -> None:
-    """A slice of one record can't be processed: its state goes back, the record goes to dead-letters."""
+    """A slice of one record can't be processed: its state goes back, the record goes to dead-letters, unless it is
+    there already."""
     if not isinstance(error, RecordError):
-        log.error("%s failed and goes to dead-letters", s.source(0), exc_info=error, extra=s.about(0))
+        source, about = Source(s.topic, s.partition, s.first), s.about(0) if s.records else {}
+        log.error("%s failed and goes to dead-letters", source, exc_info=error, extra=about)
     s.task.undo(s)
     s.outputs.clear()
-    s.dropped.append((s.first, dead_letter(s, s.records[0], error)))
+    if s.records and not s.dropped:
+        s.dropped.append((s.first, dead_letter(s, s.records[0], error)))
     s.finish()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 import uuid
 from collections.abc import AsyncGenerator
@@ -109,7 +110,7 @@ class Chat:
         if last.role not in {"user", "tool"}:
             raise MalformedError("the last message is the user's: it is what is answered")
         return Message(
-            id=once or uuid.uuid4().hex,
+            id=_id(once, tenant),
             session=session,
             ts=int(time.time() * 1e3),
             text=last.text,
@@ -135,7 +136,7 @@ class Chat:
         """Until the final reply. Who leaves before has it stopped."""
         over = False
         try:
-            async with aclosing(self._replies.follow(request, message.session, message.id)) as states:
+            async with aclosing(self._replies.follow(request, message.session, message.id, message.tenant)) as states:
                 async for told in states:
                     over = told.reply is not None
                     yield told
@@ -144,3 +145,10 @@ class Chat:
                 wish = Message(uuid.uuid4().hex, message.session, int(time.time() * 1e3), cancel=message.id)
                 with suppress(KafkaError):
                     await self._app.publisher.publish(MESSAGES, message.session, wish)
+
+
+def _id(once: str | None, tenant: str | None) -> str:
+    """The message's: one key of two tenants is two."""
+    if once is None:
+        return uuid.uuid4().hex
+    return once if tenant is None else hashlib.sha256(msgspec.json.encode([tenant, once])).hexdigest()

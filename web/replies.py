@@ -13,6 +13,7 @@ import msgspec
 from aiohttp import web
 from msgspec import Meta
 
+from core.errors import KnowledgeAwayError
 from core.messages import Reply
 from engine.app import App
 from engine.table import Shard
@@ -85,14 +86,19 @@ class Replies:
             return await self._owners.follow(request, partition, self._events)
         return self._events.stream(self._here(shard, partition, answers.place(session, message)))
 
-    async def follow(self, request: web.Request, session: str, message: str) -> AsyncGenerator[Told, None]:
-        """All that is told of a reply until it is final, wherever its partition goes meanwhile. Raises TimeoutError
+    async def follow(
+        self, request: web.Request, session: str, message: str, tenant: str | None = None
+    ) -> AsyncGenerator[Told, None]:
+        """All that is told of a reply until it is final, wherever its partition goes meanwhile. One of before that
+        cites what has been deleted isn't told: the message, which has come again, gets another. Raises TimeoutError
         when nothing has been for long."""
         partition, news = self._owners.partition(session.encode()), time.monotonic()
         while time.monotonic() - news < PATIENCE_S:
             try:
                 async with aclosing(self._once(request, partition, session, message)) as states:
                     async for told in states:
+                        if told.reply is not None and not await self._stands(told.reply, tenant):
+                            break
                         news = time.monotonic()
                         yield told
                         if told.reply is not None:
@@ -101,6 +107,13 @@ class Replies:
                 pass  # it moves, or whoever had it is gone
             await asyncio.sleep(AGAIN_S)
         raise TimeoutError(f"nothing was heard of the reply for {PATIENCE_S:g} s")
+
+    async def _stands(self, reply: Reply, tenant: str | None) -> bool:
+        passages = {one.passage for one in reply.citations}
+        try:
+            return not passages or await self._app.engine.knowledge.there(tenant, passages) == passages
+        except KnowledgeAwayError:
+            return False
 
     async def _once(
         self, request: web.Request, partition: int, session: str, message: str

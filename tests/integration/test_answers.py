@@ -20,10 +20,13 @@ SOON_S = 2.0
 """Within which nobody is told any more of what was deleted; counted from when the broker has the record."""
 
 
-def ask(worker: Worker, text: str, session: str, tenant: str | None = None, **more: Any) -> dict[str, Any]:
-    """An answer in OpenAI's form."""
+def ask(
+    worker: Worker, text: str, session: str, tenant: str | None = None, once: str | None = None, **more: Any
+) -> dict[str, Any]:
+    """An answer in OpenAI's form. once: an idempotency key."""
     client = OpenAI(base_url=f"{worker.url}/v1", api_key="-", max_retries=0, timeout=60)
     headers = {"X-Tenant": tenant} if tenant else {}
+    headers |= {"Idempotency-Key": once} if once else {}
     answer = client.chat.completions.create(
         model=babbler.NAME,
         messages=[{"role": "user", "content": text}],
@@ -54,8 +57,10 @@ def test_answers_name_their_source_and_follow_it(broker: Broker, tmp_path: Path)
         assert (cited["document"], cited["title"], cited["number"]) == ("cats", "Of cats", 1)
         again = ask(worker, "The cat sleeps at night?", "ann", "acme")
         assert (again["source"], again["text"], again["citations"]) == ("cache", first["text"], first["citations"])
-        for tenant in (None, "evil"):
-            told = ask(worker, "the cat sleeps at night?", "ann", tenant)
+        kept = ask(worker, "the cat sleeps at night?", "ann", "acme", once="a key")
+        assert kept["citations"] == first["citations"]
+        for tenant, once in ((None, None), ("evil", None), ("evil", "a key")):
+            told = ask(worker, "the cat sleeps at night?", "ann", tenant, once)
             assert (told["text"], told["citations"], told["source"]) == (UNKNOWN, [], "rule")
 
         put(rig, "cats", "# Cats\n\nThe cat barks at night.", title="Of cats", tenant="acme")
@@ -69,6 +74,8 @@ def test_answers_name_their_source_and_follow_it(broker: Broker, tmp_path: Path)
         while ask(worker, "the cat barks at night?", "ann", "acme")["citations"]:
             assert time.monotonic() - deleted < SOON_S
         assert ask(worker, "the cat barks at night?", "bob", "acme")["text"] == UNKNOWN
+        again = ask(worker, "the cat sleeps at night?", "ann", "acme", once="a key")
+        assert (again["text"], again["citations"]) == (UNKNOWN, []), "nor to whoever asks again"
 
 
 def _passage(told: dict[str, Any]) -> str | None:

@@ -134,6 +134,13 @@ async def test_an_event_without_a_usable_score_is_a_dead_letter_and_shifts_nobod
     assert letters == [(11, b"ScoreError"), (13, b"ScoreError")]
 
 
+async def test_an_event_that_is_alone_and_has_not_what_its_model_needs_is_a_dead_letter(worker: Worker) -> None:
+    alone = worker.slice(0, 10, [(cast(float, None), None)])
+    await Scorer(cast(Any, worker)).score(Batch([alone]))
+    assert [(offset, dict(letter.headers[0])["error"]) for offset, letter in alone.dropped] == [(10, b"FieldError")]
+    assert not any(staged.keys for staged in alone.outputs)
+
+
 async def test_detectors_are_told_what_the_predictions_say(worker: Worker) -> None:
     one = worker.slice(0, 10, [(0.1, "b"), (7.0, None), (0.3, None), (0.8, "b")])
     two = worker.slice(1, 20, [(0.4, "a")])
