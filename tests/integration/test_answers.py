@@ -16,8 +16,9 @@ from tests.kafka import EMBEDDED_LATER, Broker
 from tests.rig import rig_on
 from tests.worker import Worker, until
 
-SOON_S = 2.0
-"""Within which nobody is told any more of what was deleted; counted from when the broker has the record."""
+SOON_S = 10.0
+"""Within which nobody is told any more of what was deleted; counted from when the broker has the record. Tests share
+their machine: alone it takes .2 s, as the demo shows."""
 
 
 def ask(
