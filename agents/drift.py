@@ -217,6 +217,8 @@ class Detectors:
         self._singles = watch.singles if watch else Singles()
         self.answered = watch.answered if watch else 0
         """Revision that the drift was answered at, or told that it isn't."""
+        self.told = watch.told if watch else False
+        """Whether the latter was, since the drift opened."""
         self._written = reference.frozen if reference else None
         self._seen: Answers | None = None
         self._now = 0
@@ -257,15 +259,18 @@ class Detectors:
 
     def unanswered(self, key: str, version: str, deployment: Deployment) -> Alert | None:
         """Told once where a person has deployed a version whose drift is open: they know best, so nothing is done."""
+        level = self._monitor.conditions["drift"].level
+        self.told = self.told and bool(level)
         if (
             version != deployment.active
+            or self.told
             or not deployment.response
             or deployment.author in OURS
             or deployment.revision <= self.answered
-            or not self._monitor.conditions["drift"].level
+            or not level
         ):
             return None
-        self.answered = deployment.revision
+        self.answered, self.told = deployment.revision, True
         return Alert(
             id=f"deployments/{deployment.model}/{deployment.revision}/drift_unanswered/{key}/opened",
             kind="drift_unanswered",
@@ -279,7 +284,7 @@ class Detectors:
 
     def keep(self, key: str) -> None:
         """Writes what has changed."""
-        self.raw = packed(Watch(self._ordering.state, self._monitor.state, self._singles, self.answered))
+        self.raw = packed(Watch(self._ordering.state, self._monitor.state, self._singles, self.answered, self.told))
         watches[key] = self.raw
         if self._monitor.frozen is not self._written:
             self._written = self._monitor.frozen

@@ -24,6 +24,8 @@ class Watch(msgspec.Struct, array_like=True):
     singles: Singles
     answered: int = 0
     """Revision of the deployment that the open drift was answered at, or told that it isn't."""
+    told: bool = False
+    """Whether somebody has heard that the open drift isn't answered."""
 
 
 class Reference(msgspec.Struct, array_like=True):

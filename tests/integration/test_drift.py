@@ -163,10 +163,17 @@ def test_what_a_person_says_of_nothing_is_refused_and_a_drift_that_goes_on_is_sa
     rig.control({"active": "2", "author": "anna"}, model=sure.NAME)
     until(lambda: active(rig) == "2", 20, what="version 2 is back", alive=[worker])
     until(lambda: status_version(worker) == "2", 20, what="it answers", alive=[worker])
-    sure.send(rig, ill(300), first=n)
+    n = sure.send(rig, ill(300), first=n)
     told = sure.wait_alert(rig, "drift_unanswered")
     assert told["subject"] == "sure@2"
     assert active(rig) == "2"
+    for action in ("freeze", "unfreeze"):
+        rig.control({"action": action, "author": "anna"}, model=sure.NAME)
+    n = sure.send(rig, ill(300), first=n)
+    rig.wait_records("predictions", n)
+    rig.control({"action": "acknowledge", "version": "2", "author": "anna"}, model=sure.NAME)
+    sure.wait_alert(rig, "drift_acknowledged", "resolved")
+    assert len(sure.alerts(rig, "drift_unanswered")) == 1, "once, whatever else somebody asks for"
 
 
 def status_version(worker: Worker) -> str | None:
