@@ -26,8 +26,8 @@ from engine.app import App
 from engine.connection import Connection
 from engine.embedded import HOST, PORT, Answer, answer_at, find_binary
 from models.device import Device
+from models.engines import load
 from models.inference import InferenceThread
-from models.runtime import Runtime
 
 ROOM: Final = 1 << 30
 """Bytes below which a disk is called full: checkpoints, compactions and a replay need room at once."""
@@ -127,7 +127,7 @@ async def store(app: App) -> str:
             try:
                 folder = await asyncio.to_thread(models.fetch, name, version)
                 for precision in folder.manifest.offered:
-                    (await Runtime.load(folder, device, thread, precision=precision)).close()
+                    (await asyncio.to_thread(load, folder, device, thread, precision=precision)).close()
                 good.append(f"{name}@{version}")
             except ModelError as error:
                 bad.append(str(error))

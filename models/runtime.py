@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import traceback
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any
 
 from core.errors import ManifestError, ModelError, UsageError
 from models.binding import Binding
@@ -25,7 +24,7 @@ from models.signature import check_signature, output_names
 
 
 class Runtime:
-    """One model version in ONNX Runtime, verified: an Engine. Make it with Runtime.load."""
+    """One model version in ONNX Runtime, verified: an Engine."""
 
     def __init__(
         self,
@@ -37,7 +36,7 @@ class Runtime:
         precision: str = FP32,
         share: Share | None = None,
     ) -> None:
-        """Loads and verifies, which takes its time: call it off the event loop, as `load` does.
+        """Loads and verifies, which takes its time: call it off the event loop.
 
         aside: the thread of calls that must be in nobody's way. warming: told before the first run. precision: which
         of its files. share: what it may hold of the device's memory, which is free again once it is closed, or the
@@ -65,20 +64,6 @@ class Runtime:
             self.close()
             _forget(error)
             raise
-
-    @classmethod
-    async def load(
-        cls,
-        folder: ModelFolder,
-        device: Device,
-        thread: InferenceThread,
-        aside: InferenceThread | None = None,
-        warming: Callable[[], None] = lambda: None,
-        precision: str = FP32,
-        share: Share | None = None,
-    ) -> Self:
-        """Loads and verifies in a thread of its own. Raises what the constructor does."""
-        return await asyncio.to_thread(cls, folder, device, thread, aside, warming, precision, share)
 
     @property
     def memory(self) -> int | None:

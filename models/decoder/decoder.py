@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -58,7 +58,7 @@ class Sizes:
 
 
 class Decoder:
-    """One verified version. Make it with Decoder.load. Belongs to one event loop; computes on a thread of its own.
+    """One verified version. Belongs to one event loop; computes on a thread of its own.
 
     generation = decoder.submit(Turn(session="ann", tokens=decoder.render(messages), sampling=decoder.defaults))
     async for piece in generation:
@@ -68,7 +68,11 @@ class Decoder:
     def __init__(
         self, folder: ModelFolder, device: Device, sizes: Sizes | None = None, blocks: Blocks | None = None
     ) -> None:
-        """Loads and verifies, which takes its time: call it off the event loop, as `load` does. Raises as `load`."""
+        """Loads and verifies (signature, first runs, golden replies), which takes its time: call it off the event loop.
+
+        blocks: where idle sessions' KV goes; without it, it is dropped when its slot is needed. Raises ManifestError,
+        ProviderMissingError, GoldenMismatchError.
+        """
         sizes = sizes or Sizes()
         network = Network(folder, device, sizes.threads or max(1, (os.cpu_count() or 2) - 1))
         language = network.language
@@ -112,17 +116,6 @@ class Decoder:
         self._loop = Loop(slab, self._tokenizer, grammars, self.identity, blocks, budget, rotation)
         self._thread = threading.Thread(target=self._loop.run, name=f"decoder {folder.identity}", daemon=True)
         self._thread.start()
-
-    @classmethod
-    async def load(
-        cls, folder: ModelFolder, device: Device, sizes: Sizes | None = None, blocks: Blocks | None = None
-    ) -> Self:
-        """Loads and verifies (signature, first runs, golden replies) in another thread.
-
-        blocks: where idle sessions' KV goes; without it, it is dropped when its slot is needed. Raises ManifestError,
-        ProviderMissingError, GoldenMismatchError.
-        """
-        return await asyncio.to_thread(cls, folder, device, sizes, blocks)
 
     @property
     def tokenizer_sha256(self) -> str:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +29,7 @@ Vectors = NDArray[np.float32]
 
 class Embedder:
     """An Engine: {"text": (n,) of str} -> {"vector": (n, size) float32}. A text's vector doesn't depend on its
-    neighbours, but for rounding (below 1e-6). Make it with Embedder.load."""
+    neighbours, but for rounding (below 1e-6)."""
 
     def __init__(
         self,
@@ -42,7 +41,7 @@ class Embedder:
         precision: str = FP32,
         share: Share | None = None,
     ) -> None:
-        """Loads and verifies, which takes its time: call it off the event loop, as `load` does.
+        """Loads and verifies, which takes its time: call it off the event loop.
 
         aside: the thread of texts that must be in nobody's way. warming: told before the first run. precision: there is
         fp32 alone, since others make a text's vector depend on its neighbours. share: what it may hold of the device's
@@ -85,20 +84,6 @@ class Embedder:
         warming()
         self._warm_up()
         self._check_golden()
-
-    @classmethod
-    async def load(
-        cls,
-        folder: ModelFolder,
-        device: Device,
-        thread: InferenceThread,
-        aside: InferenceThread | None = None,
-        warming: Callable[[], None] = lambda: None,
-        precision: str = FP32,
-        share: Share | None = None,
-    ) -> Self:
-        """Loads and verifies in a thread of its own. Raises what the constructor does."""
-        return await asyncio.to_thread(cls, folder, device, thread, aside, warming, precision, share)
 
     # -- what callers ask ---------------------------------------------------------------------------------------------
 

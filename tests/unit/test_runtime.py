@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -30,7 +31,7 @@ async def thread() -> AsyncIterator[InferenceThread]:
 
 
 async def load(path: Path, thread: InferenceThread, device: str = "cpu") -> Runtime:
-    return await Runtime.load(ModelFolder.open(path, "churn", "1"), Device.of(device), thread)
+    return await asyncio.to_thread(Runtime, ModelFolder.open(path, "churn", "1"), Device.of(device), thread)
 
 
 def column(*values: float) -> dict[str, NDArray[Any]]:
@@ -237,17 +238,17 @@ async def test_cuda_without_a_gpu_is_an_error_and_no_quiet_cpu(tmp_path: Path, t
     device = Device.of("cuda", [CUDA, CPU])
     opened = ModelFolder.open(folder(tmp_path, linear()), "churn", "1")
     with pytest.warns(UserWarning, match=CUDA), pytest.raises(ProviderMissingError):
-        await Runtime.load(opened, device, thread)
+        await asyncio.to_thread(Runtime, opened, device, thread)
 
 
 async def test_auto_without_a_gpu_computes_on_the_cpu(tmp_path: Path, thread: InferenceThread) -> None:
     device = Device.of("auto", [CUDA, CPU])
     opened = ModelFolder.open(folder(tmp_path, linear()), "churn", "1")
     with pytest.warns(UserWarning, match=CUDA):
-        runtime = await Runtime.load(opened, device, thread)
+        runtime = await asyncio.to_thread(Runtime, opened, device, thread)
     assert (await runtime.predict(column(0.25))).matrix[0, 1] == pytest.approx(0.25)
     assert device.fallback is not None
-    again = await Runtime.load(opened, device, thread)  # asks for no GPU any more: no warning
+    again = await asyncio.to_thread(Runtime, opened, device, thread)  # asks for no GPU any more: no warning
     assert (await again.predict(column(0.25))).matrix[0, 1] == pytest.approx(0.25)
 
 

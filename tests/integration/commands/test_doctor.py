@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests import tally
+from tests import babbler, tally
 from tests.command import command
 from tests.kafka import Broker, free_port
 
 
 async def test_a_doctor_that_finds_nothing_says_so(kafka: Broker, prefix: str, tmp_path: Path) -> None:
     tally.publish(tmp_path / "store", "1")
+    babbler.publish(tmp_path / "store")
     found = command(
         "doctor", "--json", broker=kafka.url, topic_prefix=prefix, app_id=f"{prefix}app", data_dir=tmp_path / "data",
         model_store=tmp_path / "store", web_port=free_port(),
@@ -22,7 +23,8 @@ async def test_a_doctor_that_finds_nothing_says_so(kafka: Broker, prefix: str, t
         "broker", "transactions", "rights", "topics", "clock", "broker TLS", "device", "store", "data folder", "web",
         "web TLS",
     ]  # fmt: skip
-    assert "tally@1" in next(row["detail"] for row in document["checks"] if row["check"] == "store")
+    stored = next(row["detail"] for row in document["checks"] if row["check"] == "store")
+    assert {f"{babbler.NAME}@1", "tally@1"} <= set(stored.partition(":")[0].split(", ")), "language models too"
 
 
 async def test_a_doctor_names_each_fault_and_goes_on(tmp_path: Path) -> None:

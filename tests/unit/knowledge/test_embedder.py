@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -76,7 +77,7 @@ def test_a_vector_does_not_depend_on_its_neighbours(tmp_path: Path) -> None:
 
 async def test_questions_and_passages_have_the_prefixes_that_the_model_was_trained_with(tmp_path: Path) -> None:
     _, folder = made(tmp_path, question="query: ", passage="passage: ")
-    embedder = await Embedder.load(folder, CPU, InferenceThread())
+    embedder = await asyncio.to_thread(Embedder, folder, CPU, InferenceThread())
     assert np.allclose(await embedder.question("cats"), embedder.vectors(["query: cats"])[0], atol=1e-6)
     assert np.allclose(
         await embedder.passages(["cats", "dog"]), embedder.vectors(["passage: cats", "passage: dog"]), atol=1e-6
