@@ -33,22 +33,23 @@ class Making:
         """
         title, blocks = read(document)
         self.title = title
-        self.passages = split(title, blocks, count)
+        # A passage that comes again is known by the same id: it would be found, and told, as often as it comes.
+        first: dict[bytes, Passage] = {}
+        for passage in split(title, blocks, count):
+            first.setdefault(passage.hash(title), passage)
+        self._hashes, self.passages = list(first), list(first.values())
         if len(self.passages) > MOST_PASSAGES:
             raise DocumentError(
                 f"the document falls into {len(self.passages):,} passages; {MOST_PASSAGES:,} are allowed"
             )
         self._born, self._content, self._embedder = born, content_of(document), embedder
         self._own = None if document.title else title
-        self._hashes = [passage.hash(title) for passage in self.passages]
         self._vectors = {hashed: known[hashed] for hashed in self._hashes if hashed in known} if embedder else {}
-        self._missing = list(
-            {
-                hashed: passage.embedded(title)
-                for hashed, passage in zip(self._hashes, self.passages, strict=True)
-                if embedder and hashed not in self._vectors
-            }.items()
-        )
+        self._missing = [
+            (hashed, passage.embedded(title))
+            for hashed, passage in first.items()
+            if embedder and hashed not in self._vectors
+        ]
         self._missing.sort(key=lambda one: -len(one[1]))  # those of one length together: the next is at the end
         self.reused = len(self._vectors)
 
