@@ -24,14 +24,12 @@ from web.completions import Completion, CompletionRequest, Failure, ModelCard, M
 from web.errors import MalformedError, NotOpenError
 from web.events import Events
 from web.operations import Operation, operation
-from web.replies import Replies, Told
+from web.replies import LONGEST, Replies, Told
 
 ONCE: Final = "Idempotency-Key"
 """Header of a request: the same key in the same session gets the same answer for an hour."""
 TENANT: Final = "X-Tenant"
 """Header of a request: on whose behalf it is; what others know it isn't told."""
-LONGEST: Final = 1000
-"""Characters of a session, a key or a tenant."""
 
 
 class Chat:

@@ -30,7 +30,9 @@ AGAIN_S: Final = 0.2
 PATIENCE_S: Final = 600.0
 """Seconds without anything new after which a reply is given up: longer than any that is made takes."""
 
-SESSION: Final = Annotated[str, Meta(min_length=1, max_length=1000)]
+LONGEST: Final = 1000
+"""Characters of a session, a message's id, a key or a tenant."""
+SESSION: Final = Annotated[str, Meta(min_length=1, max_length=LONGEST)]
 
 
 class Told(msgspec.Struct, omit_defaults=True):
@@ -80,6 +82,8 @@ class Replies:
         session, message = given.get("session", ""), given.get("message", "")
         if not session or not message:
             raise MalformedError("name the session and the message: ?session=...&message=...")
+        if max(len(session), len(message)) > LONGEST:
+            raise MalformedError(f"a session and a message's id have {LONGEST} characters at most")
         partition = self._owners.partition(session.encode())
         shard = self._owners.here(answers.name, partition)
         if shard is None:

@@ -156,6 +156,11 @@ def _expected(estimator: Any, columns: Columns, classifier: bool, who: str) -> F
     scores: Floats = np.asarray(found, np.float64)
     if scores.ndim > 2 or (not classifier and scores.size != len(scores)):
         raise ConversionError(f"{who} can't be converted: it has several outputs, {scores.shape[1:]}")
+    if classifier and scores.shape[1] < 2:
+        raise ConversionError(f"{who} can't be converted: it has learnt of one class alone")
+    if not np.isfinite(scores).all():
+        row = int(np.flatnonzero(~np.isfinite(scores).reshape(len(scores), -1).all(axis=1))[0])
+        raise ConversionError(f"{who} can't be converted: of row {row} it makes {scores[row].tolist()}")
     return scores if classifier else scores.reshape(-1, 1)
 
 

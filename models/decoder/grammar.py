@@ -34,13 +34,18 @@ class Grammars:
         if len(text) > LARGEST:
             raise SamplingError(f"the schema has {len(text):,} characters; it may have {LARGEST:,}")
         try:
-            grammar = LLMatcher.grammar_from_json_schema(text, defaults={"whitespace_pattern": BLANKS})
-            matcher = LLMatcher(self._tokenizer, grammar, log_level=0)
+            rules = LLMatcher.grammar_from_json_schema(text, defaults={"whitespace_pattern": BLANKS})
+            matcher = LLMatcher(self._tokenizer, rules, log_level=0)
         except ValueError as error:
-            raise SamplingError(f"the schema can't be followed: {error}") from None
+            raise SamplingError(f"the schema can't be followed: {_reason(str(error))}") from None
         if matcher.is_error():
-            raise SamplingError(f"the schema can't be followed: {matcher.get_error()}")
-        return Grammar(matcher, self._vocabulary)
+            raise SamplingError(f"the schema can't be followed: {_reason(matcher.get_error())}")
+        grammar = Grammar(matcher, self._vocabulary)
+        try:
+            grammar.forbid(np.zeros(self._vocabulary, np.float32))  # some are found out with their first token alone
+        except GenerationError as error:
+            raise SamplingError(str(error)) from None
+        return grammar
 
 
 class Grammar:
@@ -60,11 +65,16 @@ class Grammar:
         """Sets what may not come next to -inf. Raises GenerationError where the grammar has come to its limits."""
         fill_next_token_bitmask(self._matcher, self._bits)
         if self._matcher.is_error():
-            raise GenerationError(f"the schema can't be followed any further: {self._matcher.get_error()}")
+            raise GenerationError(f"the schema can't be followed any further: {_reason(self._matcher.get_error())}")
         allowed = np.unpackbits(self._bits.view(np.uint8), bitorder="little")[: self._vocabulary]
         logits[allowed == 0] = -np.inf
 
     def accept(self, token: int) -> None:
         """The token has been chosen. Raises GenerationError for one that wasn't allowed."""
         if not self._matcher.consume_token(token):
-            raise GenerationError(f"token {token} doesn't follow the schema: {self._matcher.get_error()}")
+            raise GenerationError(f"token {token} doesn't follow the schema: {_reason(self._matcher.get_error())}")
+
+
+def _reason(said: str) -> str:
+    """The first line: llguidance goes on with its whole state."""
+    return said.partition("\n")[0]

@@ -14,6 +14,7 @@ from sklearn.calibration import CalibratedClassifierCV
 from sklearn.cluster import KMeans
 from sklearn.compose import ColumnTransformer
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
+from sklearn.dummy import DummyClassifier
 from sklearn.ensemble import (
     GradientBoostingClassifier,
     HistGradientBoostingClassifier,
@@ -21,6 +22,7 @@ from sklearn.ensemble import (
     RandomForestRegressor,
 )
 from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.svm import LinearSVC
@@ -226,6 +228,14 @@ class OurOwn:
         ),
         (lambda x, y: LinearSVC().fit(x, y), r"^LinearSVC can't be converted: it has no predict_proba"),
         (lambda x, y: LogisticRegression(), r"^LogisticRegression can't compute the rows: NotFitted"),
+        (
+            lambda x, y: DummyClassifier().fit(x, 0 * y),
+            r"^DummyClassifier can't .* of one class",
+        ),
+        (
+            lambda x, y: GaussianNB(var_smoothing=0).fit(0 * x, y),
+            r"^GaussianNB can't .* of row 0 it makes \[nan",
+        ),
         (lambda x, y: Ridge().fit(x, np.stack([y, y], 1)), r"^Ridge can't be converted: it has several outputs"),
         (lambda x, y: KMeans(2).fit(x), r"^KMeans can't be converted: it is neither a classifier nor a regressor"),
         (lambda x, y: OurOwn(), r"^OurOwn can't be converted: it is no estimator"),

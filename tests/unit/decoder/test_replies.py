@@ -198,6 +198,10 @@ async def test_a_schema_that_nobody_can_follow_fails_its_turn_alone(make: Make) 
     good = decoder.submit(Turn(session="bob", tokens=words(decoder, "b", 10), sampling=Sampling(max_tokens=4)))
     with pytest.raises(SamplingError, match="schema"):
         await say(decoder, "ann", (1, 2, 3), schema={"type": "no type"})
+    for endless in ({"$ref": "#"}, {"type": "string", "pattern": "(((("}):
+        with pytest.raises(SamplingError, match="schema") as failed:
+            await say(decoder, "ann", (1, 2, 3), schema=endless)
+        assert "\n" not in str(failed.value)
     assert (await good.result()).new
     assert (await say(decoder, "ann", (1, 2, 3)))[1].cached == 0
 
