@@ -214,6 +214,7 @@ def test_garbage_among_the_scores_is_dead_letters_and_the_others_count(rig: Rig)
         (b"sure@2", b"garbage"),
         (b"sure@2", None),
         (b"sure@2", b"\x96\xa6scored\x00\xc4\x03abc\xc4\x08\x00\x00\x00\x00\x00\x00\x00\x00\xc4\x00\xc4\x00"),
+        (b"sure@1", b"{"),  # alone among the records of its version
         (b"no version", b"\x90"),
         (None, b"\x90"),
         (b"nobody@7", b"\x96\xa6scored\x00\xc4\x00\xc4\x00\xc4\x00\xc4\x00"),
@@ -226,6 +227,8 @@ def test_garbage_among_the_scores_is_dead_letters_and_the_others_count(rig: Rig)
     n = sure.send(rig, ill(900), first=n)
     sure.wait_alert(rig, "drift")
     assert worker.running
+    sources = [record.headers["source"] for record in rig.reader("dead-letters").read_out()]
+    assert len(sources) == len(set(sources)) == len(bad), "each is one dead letter"
 
 
 @pytest.mark.long

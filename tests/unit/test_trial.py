@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.errors import DataFolderError, SettingsError, TrialError, UsageError
+from core.errors import DataFolderError, DecodeError, SettingsError, TrialError, UsageError
 from core.topics import Direction, TopicSpec
 from engine.agent import Agent, Stream
 from engine.batch import current_slice
+from engine.dead_letters import dead_letter
 from engine.publisher import partition_of
 from engine.table import Table
 from engine.testing import in_memory, memory, on_broker
@@ -89,6 +90,24 @@ async def test_what_is_not_committed_is_not_seen_and_gone_after_a_crash() -> Non
         await trial.settle()
         assert [one.value.text for one in trial.outputs(SHOUTS)] == ["x1"]
         assert trial.positions() == {"words": 1}
+
+
+async def test_an_agent_that_fails_behind_its_records_dead_letter_costs_that_record_alone() -> None:
+    async def careless(stream: Stream[Word]) -> None:
+        async for batch in stream:
+            for s in batch.slices:
+                if s.events[0].text == "bad":  # as scoring leaves out what a model can't take
+                    s.dropped.append((s.first, dead_letter(s, s.records[0], DecodeError("a bad word"))))
+                    s.records = []
+                    raise ValueError("and a fault of ours")
+                s.send(SHOUTS, s.events[0].session, s.events[0])
+
+    async with in_memory([Agent(WORDS, careless, (SHOUTS,))], []) as trial:
+        for text in ("bad", "good"):
+            await trial.send(WORDS, [Word("ann", text)])
+        await trial.settle()
+        assert [one.headers["error"] for one in trial.dead_letters()] == ["DecodeError"]
+        assert [one.value.text for one in trial.outputs(SHOUTS)] == ["good"]
 
 
 async def test_a_bad_record_is_a_dead_letter_with_its_bytes_and_the_reason() -> None:
