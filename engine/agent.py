@@ -288,7 +288,7 @@ def give_up(s: Slice[Any], error: Exception) -> None:
         log.error("%s failed and goes to dead-letters", source, exc_info=error, extra=about)
     s.task.undo(s)
     s.outputs.clear()
-    if s.records and not s.dropped:
+    if s.records and all(offset != s.records[0].offset for offset, _ in s.dropped):  # neighbours' letters are there too
         s.dropped.append((s.first, dead_letter(s, s.records[0], error)))
     s.finish()
 

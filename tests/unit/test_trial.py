@@ -110,6 +110,26 @@ async def test_an_agent_that_fails_behind_its_records_dead_letter_costs_that_rec
         assert [one.value.text for one in trial.outputs(SHOUTS)] == ["good"]
 
 
+async def count_each(stream: Stream[Word]) -> None:
+    async def one(word: Word) -> None:
+        if word.text == "bad":
+            raise ValueError("a bad word")
+        counted[word.session] = 1
+
+    await stream.each(one, 10)
+
+
+@pytest.mark.parametrize("body", [count, count_each])
+async def test_neighbours_that_are_bad_for_different_reasons_are_a_dead_letter_each(body: Any) -> None:
+    words: list[Word | bytes] = [b"{", Word("ann", "bad"), b"}", Word("ann", "x"), b"["]
+    async with in_memory([Agent(WORDS, body, (SHOUTS,))], [counted]) as trial:
+        await trial.send(WORDS, words, key="ann")
+        await trial.settle()
+        assert [one.value[:1] for one in trial.dead_letters() if len(one.value) == 1] == [b"{", b"}", b"["]
+        assert len(trial.dead_letters()) == 4
+        assert trial.value(counted, "ann") == 1
+
+
 async def test_a_bad_record_is_a_dead_letter_with_its_bytes_and_the_reason() -> None:
     async with in_memory([COUNT], [counted]) as trial:
         await trial.send(WORDS, [b'{"session": "ann"'], key="ann")
