@@ -36,8 +36,8 @@ from tables.drift import Reference, Watch, packed, references, watches
 
 log = logging.getLogger(__name__)
 
-GATHER_S: Final = 0.5
-"""For which scores are gathered: what detectors know of a version, up to some 100 KB, is written whole each time."""
+REST_S: Final = 0.5
+"""Between two looks at new scores: what detectors know of a version, up to some 100 KB, is written whole each time."""
 MOST: Final = 10_000
 """Answers looked at in one go, about 7 ms: then the event loop has its turn, however far behind the scores are."""
 KEPT: Final = 200
@@ -52,11 +52,11 @@ _encode = codec_of(Alert).encode
 _decode = msgspec.msgpack.Decoder(Scored | Outcomes | Command).decode
 
 
-@agent(SCORES)
+@agent(SCORES, rest_s=REST_S)
 async def watch(stream: Stream[bytes]) -> None:
     """Hands each version's answers to its detectors, in one order, and tells what they find."""
     owner = Owner(stream.engine)
-    async for batch in stream.gathered(GATHER_S):
+    async for batch in stream:
         for slices in batch.by_partition().values():
             await owner.take(slices)
 

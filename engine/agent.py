@@ -49,11 +49,13 @@ class Stream(Generic[E]):
         polls: AsyncIterator[list[Slice[E]]],
         event_time: bool = False,
         early: bool = False,
+        rests: bool = False,
     ) -> None:
         self.engine = engine
         self.topic = topic
         self._event_time = event_time
         self._early = early
+        self._rests = rests
         self._polls = polls
         self._alone: deque[Slice[E]] = deque()
         self._decode = codec_of(topic.value).decode
@@ -62,15 +64,6 @@ class Stream(Generic[E]):
         self._span: BatchSpan | None = None
         """Of the work on it, where the worker makes spans."""
         self._reopening: asyncio.Task[None] | None = None
-        self._gather_s = 0.0
-        self._coming: asyncio.Task[list[Slice[E]]] | None = None
-        """The next poll, while it is waited for beside a limit."""
-
-    def gathered(self, seconds: float) -> Stream[E]:
-        """Batches of all that comes within so many seconds of their first record: for work that costs by the batch, and
-        that nobody waits for. A batch may have several slices of one partition, in order."""
-        self._gather_s = seconds
-        return self
 
     def __aiter__(self) -> Stream[E]:
         return self
@@ -97,7 +90,7 @@ class Stream(Generic[E]):
         for s in slices:
             s.begun = True
             s.early = self._early
-            if self._gather_s:
+            if self._rests:
                 s.oldest = -1  # that it waits says nothing of the worker's latency
             self._decode_slice(s)
             if not s.events:
@@ -224,35 +217,12 @@ class Stream(Generic[E]):
 
     async def _next_slices(self) -> list[Slice[E]]:
         if not self._alone:
-            slices = await self._polled()
+            slices = await anext(self._polls)
             if not any(s.alone for s in slices):
                 return slices
             # After a failure each record is a batch of its own, or its neighbours would fail with it.
             self._alone.extend(slices)
         return [self._alone.popleft()]
-
-    async def _polled(self) -> list[Slice[E]]:
-        if not self._gather_s:
-            return await anext(self._polls)
-        slices = await self._next_poll(None) or []
-        until = time.monotonic() + self._gather_s
-        while (left := until - time.monotonic()) > 0 and (more := await self._next_poll(left)) is not None:
-            slices += more
-        return slices
-
-    async def _next_poll(self, within_s: float | None) -> list[Slice[E]] | None:
-        """None: it takes longer; then it is that of the next call."""
-        if self._coming is None:
-            self._coming = asyncio.ensure_future(anext(self._polls))
-        try:
-            done, _ = await asyncio.wait([self._coming], timeout=within_s)
-        except asyncio.CancelledError:
-            self._coming.cancel()
-            raise
-        if not done:
-            return None
-        coming, self._coming = self._coming, None
-        return coming.result()
 
     def _decode_slice(self, s: Slice[E]) -> None:
         decode, events = self._decode, s.events
@@ -308,6 +278,8 @@ class Agent(Generic[E]):
     """Whether its events move the watermark, and late ones go to `late`."""
     early: bool = False
     """Whether its outputs leave before their commit."""
+    rest_s: float = 0.0
+    """Seconds for which a partition of its topic isn't read again."""
 
     @property
     def name(self) -> str:
@@ -316,7 +288,7 @@ class Agent(Generic[E]):
 
     async def run(self, engine: Engine, polls: AsyncIterator[list[Slice[E]]]) -> None:
         """The body for ever: an error costs it a record, never the partition."""
-        stream = Stream(engine, self.topic, polls, self.event_time, self.early)
+        stream = Stream(engine, self.topic, polls, self.event_time, self.early, self.rest_s > 0)
         while True:
             try:
                 await self.body(stream)
@@ -335,7 +307,12 @@ declared: list[Agent[Any]] = []
 
 
 def agent(
-    topic: TopicSpec[E], outputs: Iterable[TopicSpec[Any]] = (), *, event_time: bool = False, early: bool = False
+    topic: TopicSpec[E],
+    outputs: Iterable[TopicSpec[Any]] = (),
+    *,
+    event_time: bool = False,
+    early: bool = False,
+    rest_s: float = 0.0,
 ) -> Callable[[Body[E]], Body[E]]:
     """Declares a function over the batches of a topic: `async def score(stream: Stream[Observation])`.
 
@@ -344,12 +321,14 @@ def agent(
     what is due fires between two events (docs/event_time.md).
     early: what it sends can't wait for the commit. It leaves at once, with the header `early`; its state is as exact as
     ever, but a crash may repeat these outputs, as at_least_once may (docs/guarantees.md).
+    rest_s: a partition that has been read rests for so many seconds, and what comes meanwhile is read in one go: for
+    work that costs by the batch, and that nobody waits for. One that is far behind doesn't rest.
     """
     if event_time and "ts" not in get_type_hints(topic.value):
         raise UsageError(f"{topic.value.__qualname__} has no field ts: event time is read from there")
 
     def declare(body: Body[E]) -> Body[E]:
-        declared.append(Agent(topic, body, tuple(outputs), event_time, early))
+        declared.append(Agent(topic, body, tuple(outputs), event_time, early, rest_s))
         return body
 
     return declare

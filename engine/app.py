@@ -134,6 +134,8 @@ class App(faust.App):
         self.engine.has_early |= agent.early
         if agent.event_time:
             self.engine.timed_sources.add(name)
+        if agent.rest_s:
+            self.engine.rests[name] = agent.rest_s
         self._written |= {self.engine.topic_name(spec) for spec in agent.outputs}
         channel = self.topic(name, schema=Raw(), acks=False)
 

@@ -6,9 +6,9 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
@@ -16,12 +16,14 @@ from aiokafka.errors import KafkaError
 from core.errors import FencedError, HomunculusError, NotAMemberError, RightsError, TaskError
 from engine.admission import admitted
 from engine.deadline import within
-from engine.outputs import Builders
+from engine.early import EarlyOutbox
+from engine.outputs import Builders, fill
 from engine.producer import Member, Producer
 from engine.takeover import Takeover
 
 if TYPE_CHECKING:
     from engine.engine import Engine
+    from engine.outboxes import TakenOutputs
     from engine.task import PartitionTask
 
 log = logging.getLogger(__name__)
@@ -48,6 +50,7 @@ class Committer:
         self._member: Member = (-1, "", None)
         self._producers: dict[str | None, asyncio.Task[Producer]] = {}
         """By transactional id: the one of commits, and where an agent's outputs don't wait for them, a plain one."""
+        self._elsewhere: EarlyOutbox | None = None
         self._takeover: Takeover | None = None
         self._work = asyncio.Event()
         self._told = 0.0
@@ -72,6 +75,13 @@ class Committer:
     async def early_producer(self) -> Producer:
         """Of what doesn't wait for a commit: without transactions nothing does. Raises FencedError, TaskError."""
         return await self._shared(None if self._engine.exactly_once else self.id)
+
+    async def early_elsewhere(self) -> EarlyOutbox:
+        """For outputs of all partitions that leave at once for others'. Raises FencedError, TaskError."""
+        producer = await self.early_producer()
+        if self._elsewhere is None or self._elsewhere.producer is not producer:
+            self._elsewhere = EarlyOutbox(producer, self.failed, self._engine.meters.sent)
+        return self._elsewhere
 
     async def _shared(self, transactional_id: str | None) -> Producer:
         if transactional_id not in self._producers:
@@ -187,12 +197,10 @@ class Committer:
             tasks = [task for task in tasks if task.open]
             taken = [task.take(producer) for task in tasks]
             for part in taken:
-                if part.early is not None:
-                    await part.early.until_sent(part.staged)
-            records: Builders = {}
-            for part in taken:
-                for target, batches in (*part.outputs.items(), *part.records.items()):
-                    records.setdefault(target, []).extend(batches)
+                for outbox, staged in part.outputs.early:
+                    await outbox.until_sent(staged)
+            outputs = joined((part.outputs for part in taken), producer.new_builder)
+            records = outputs | {target: batches for part in taken for target, batches in part.records.items()}
             async with producer.transaction():
                 if self._engine.exactly_once:
                     for task, part in zip(tasks, taken, strict=True):
@@ -206,6 +214,7 @@ class Committer:
                         task.note(ends)
                         markers |= task.marker(producer, part)
                     await producer.send(markers)
+            self._engine.meters.sent(outputs)
             for task, part in zip(tasks, taken, strict=True):
                 task.committed_to(part, ends)
 
@@ -228,6 +237,9 @@ class Committer:
 
     async def _discard(self) -> None:
         self._work.clear()
+        if self._elsewhere is not None:
+            self._elsewhere.close("its producer is given up")
+            self._elsewhere = None
         producers, self._producers = self._producers, {}
         for started in producers.values():
             await asyncio.wait([started])
@@ -249,6 +261,19 @@ class Committer:
         await self._discard()
         if self._takeover is not None:
             await self._takeover.stop()
+
+
+def joined(taken: Iterable[TakenOutputs], new_builder: Callable[[], Any]) -> Builders:
+    """Outputs of all partitions, one row of batches a target."""
+    parts = list(taken)
+    outputs: Builders = {}
+    for part in parts:
+        for target, batches in part.here.items():
+            outputs.setdefault(target, []).extend(batches)
+    for part in parts:
+        for topic, keys, values, headers, partition in part.elsewhere:
+            fill(outputs.setdefault(TopicPartition(topic, partition), []), new_builder, keys, values, headers)
+    return outputs
 
 
 async def _until(moment: float) -> None:

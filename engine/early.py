@@ -27,7 +27,8 @@ class EarlyOutbox(Outbox):
         """failed: told when the broker did not take a request. What was in it is lost here, and other tasks use the
         same producer: all of them must open anew. sent: told what it took."""
         super().__init__(producer.new_builder)
-        self._producer = producer
+        self.producer = producer
+        """It sends by."""
         self._failed = failed
         self._tell = sent
         self._sent = 0
@@ -44,7 +45,7 @@ class EarlyOutbox(Outbox):
         try:
             while self and self._closed is None:
                 staged, taken = self.staged, self.take()
-                await self._producer.send(taken)
+                await self.producer.send(taken)
                 self._tell(taken)
                 self._sent = staged
                 self._moved.set()

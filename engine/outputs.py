@@ -53,6 +53,35 @@ class Outbox:
         return taken
 
 
+class Elsewhere:
+    """A partition's outputs for other partitions, where its neighbours' go as well: a produce request carries one batch
+    a partition, so the commit puts those of all neighbours into one. Eight batches instead were eight requests, each
+    after the answer to the one before: 10,000 scores a second made commits of 40 ms last 75."""
+
+    def __init__(self) -> None:
+        self._staged: list[Staged] = []
+        self.count = 0
+        """Records staged and not yet taken."""
+        self.weight = 0
+        """Their bytes, about."""
+
+    @property
+    def targets(self) -> set[TopicPartition]:
+        """Where staged outputs go."""
+        return {TopicPartition(staged.topic, staged.partition) for staged in self._staged}
+
+    def add(self, staged: Staged) -> None:
+        """Keeps a slice's outputs."""
+        self._staged.append(staged)
+        self.weight += weigh(staged.values, _itself)
+        self.count += len(staged.values)
+
+    def take(self) -> list[Staged]:
+        """All that is staged."""
+        taken, self._staged, self.count, self.weight = self._staged, [], 0, 0
+        return taken
+
+
 def _itself(value: bytes | None) -> bytes | None:
     return value
 

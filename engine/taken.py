@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from engine.early import EarlyOutbox
 from engine.meters import Finished
+from engine.outboxes import TakenOutputs
 from engine.outputs import Builders
 from engine.table import Items
 
@@ -18,10 +18,7 @@ class Taken(NamedTuple):
     changes: dict[str, Items]
     records: Builders
     """The changes, for the changelogs."""
-    outputs: Builders
-    early: EarlyOutbox | None
-    staged: int
-    """So many outputs don't wait for a commit so far: all of them must have left before this one."""
+    outputs: TakenOutputs
     finished: list[Finished]
     at: float
     """When, monotonic."""

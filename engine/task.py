@@ -17,12 +17,12 @@ from engine.admission import REFUSED, in_words
 from engine.batch import Slice, Staged
 from engine.checkpoints import Checkpoints
 from engine.clock import PartitionClock
-from engine.early import EarlyOutbox
 from engine.meters import Finished
 from engine.offsets import OffsetTracker
-from engine.outputs import Builders, Outbox
+from engine.outboxes import Outboxes
+from engine.outputs import Builders
 from engine.producer import Producer
-from engine.quota import MAX_BYTES, MAX_STAGED, MAX_UNFINISHED, Quota, weigh
+from engine.quota import MAX_BYTES, MAX_UNFINISHED, Quota, weigh
 from engine.record import Record
 from engine.schema import refuse_newer
 from engine.store import PartitionStore
@@ -86,8 +86,7 @@ class PartitionTask:
         self._held = False
         """Whether something finished waits for the commit after the next."""
         self._written_to: set[TopicPartition] = set()
-        self._early: EarlyOutbox | None = None
-        """What doesn't wait for a commit: all outputs without transactions, else those of early agents."""
+        self._outboxes: Outboxes | None = None
         self._store: PartitionStore | None = None
         self._checkpoints = Checkpoints(self)
         self._opening: asyncio.Task[PartitionStore] | None = None
@@ -132,7 +131,7 @@ class PartitionTask:
         connection, tables, folder = engine.connection, engine.tables, engine.folder / str(self.partition)
         self._failure = asyncio.get_running_loop().create_future()
         self._changelog = engine.changelog(self.partition)
-        await self._open_outboxes()
+        self._outboxes = await Outboxes.open(self.engine, self.partition)
         sources = [TopicPartition(topic, self.partition) for topic in self.topics]
         if connection.transactional:
             self.reason = "waiting until its former owner's work is decided"
@@ -178,16 +177,6 @@ class PartitionTask:
             {t: tracker.position for t, tracker in self._trackers.items()},
         )
 
-    async def _open_outboxes(self) -> None:
-        committer = self.engine.committer
-        if self.engine.has_early or not self.engine.exactly_once:
-            self._early = EarlyOutbox(await committer.early_producer(), committer.failed, self.engine.meters.sent)
-        if self.engine.exactly_once:
-            self._outbox = Outbox((await committer.producer()).new_builder)
-        else:
-            assert self._early is not None
-            self._outbox = self._early
-
     def fail(self, error: TaskError | FencedError) -> None:
         """What was taken from it is not committed: it opens anew."""
         if self.open:
@@ -210,8 +199,8 @@ class PartitionTask:
         self.open = False
         self.reason = reason
         self.engine.watches.closed(self.partition)
-        if self._early is not None:
-            self._early.close(reason)
+        if self._outboxes is not None:
+            self._outboxes.close(reason)
         self._finished, self.waits_since = [], None
         self._trackers = {}
         self.shards = {}
@@ -269,8 +258,7 @@ class PartitionTask:
     @property
     def staged(self) -> int:
         """Outputs that wait for a commit, or for the broker."""
-        boxes = {self._outbox, self._early} if self.open else set()  # without transactions both are the same
-        return sum(box.count for box in boxes if box is not None)
+        return self._outboxes.count if self.open and self._outboxes is not None else 0
 
     @property
     def to_replay(self) -> int:
@@ -412,8 +400,7 @@ class PartitionTask:
         """Whether more may be staged for the next commit."""
         if self._quota.full(time.monotonic()) or self._checkpoints.crowded:
             return False
-        boxes = (box for box in (self._outbox, self._early) if box is not None)
-        return all(box.count < MAX_STAGED and box.weight < self._share for box in boxes)
+        return self._outboxes is None or self._outboxes.room(self._share)
 
     @property
     def _share(self) -> int:
@@ -421,21 +408,22 @@ class PartitionTask:
         return MAX_BYTES // max(1, len(self.engine.tasks))
 
     def _settle(self, s: Slice[Any]) -> None:
+        assert self._outboxes is not None
         self._quota.add(s.size)
         if s.erases:
             self._erased = f"{s.topic}/{self.partition}/{s.first}"
         for shard, change in s.changed:
             shard.settle(change)
         for _, letter in s.dropped:
-            self._outbox.add(letter)
+            self._outboxes.add(letter)
             self.engine.meters.dropped(s.topic, letter)
         for staged in s.outputs:
-            self._outbox.add(staged)
+            self._outboxes.add(staged)
 
     def send_early(self, staged: Staged) -> None:
         """An output that doesn't wait for the commit of its event; the commit waits for it."""
-        assert self._early is not None
-        self._early.add(staged)
+        assert self._outboxes is not None
+        self._outboxes.add_early(staged)
 
     def touch(self) -> None:
         """It has something to commit."""
@@ -453,7 +441,8 @@ class PartitionTask:
     def targets(self) -> set[TopicPartition]:
         """What its next commit will write to, as far as is known by now: most write to what the last one did."""
         touched = [name for name, shard in self.shards.items() if shard.touched]
-        return {*self._changelog.targets(touched), *self._outbox.targets, *self._written_to}
+        staged = self._outboxes.targets if self._outboxes is not None else ()
+        return {*self._changelog.targets(touched), *staged, *self._written_to}
 
     def take(self, producer: Producer) -> Taken:
         """What is finished and not yet committed; committed_to() or fail() must follow."""
@@ -468,8 +457,9 @@ class PartitionTask:
         if self._erased:
             self._changelog.erased, self._erased = self._erased, ""
         records = self._changelog.records(producer, changes)
-        outputs = self._outbox.take() if self.engine.exactly_once else {}
-        self._written_to = {*records, *outputs}
+        assert self._outboxes is not None
+        outputs = self._outboxes.take()
+        self._written_to = {*records, *outputs.targets}
         finished, self._finished = self._finished, []
         taken = Taken(
             self._foreign | {topic: tracker.position for topic, tracker in self._trackers.items()},
@@ -477,8 +467,6 @@ class PartitionTask:
             changes,
             records,
             outputs,
-            self._early,
-            self._early.staged if self._early is not None else 0,
             finished,
             time.monotonic(),
         )
@@ -504,9 +492,8 @@ class PartitionTask:
             self.shards[name].absorb(items)
         self.engine.watches.committed(self.partition, taken.changes)
         self.committed = taken.positions
-        self.written.update({tp: ends[tp] for tp in taken.outputs if tp in ends})
+        self.written.update({tp: ends[tp] for tp in taken.outputs.targets if tp in ends})
         self.waits_since = None if self.idle else taken.at
-        self.engine.meters.sent(taken.outputs)
         self.engine.meters.commit_ended(taken.at, taken.finished)
         self._quota.committed(time.monotonic())
         self._go_on()

@@ -43,6 +43,8 @@ BUSY: Final = (10, 65_536)
 QUIET: Final = (100, 1)
 """And while none do: 10 requests a second instead of 160, and the first record comes at once."""
 QUIET_S: Final = 0.5
+BEHIND: Final = 1 << 18
+"""Bytes at once, about, with which a partition doesn't rest where it else would: the next fetch may be as large."""
 HEARTBEAT_MS: Final = 500
 """What tells a worker that the group deals anew: everybody waits for the last one to hear of it. The embedded broker
 is asked less often: it throws members out who ask while it deals."""
@@ -244,9 +246,10 @@ class TaskConsumer(faust_consumer.Consumer):
         self, fetched: Mapping[TopicPartition, list[list[Record]]], current: bool
     ) -> Iterator[list[Slice[Any]]]:
         """Hands chunks to their tasks as slices, and these out in batches of one topic."""
+        engine = self.engine
         slices: dict[str, list[Slice[Any]]] = {}
         for tp, chunks in fetched.items():
-            task = self.engine.tasks.get(tp.partition)
+            task = engine.tasks.get(tp.partition)
             if task is None or not task.open:
                 continue  # it seeks when it opens
             expected = task.next_offset(tp.topic)
@@ -255,8 +258,11 @@ class TaskConsumer(faust_consumer.Consumer):
                 # them: they are given back.
                 self.kafka.seek(tp, expected)
                 continue
-            for chunk in chunks:
-                slices.setdefault(tp.topic, []).extend(task.accept(tp.topic, chunk))
+            accepted = [s for chunk in chunks for s in task.accept(tp.topic, chunk)]
+            slices.setdefault(tp.topic, []).extend(accepted)
+            if tp.topic in engine.rests and sum(s.weight for s in accepted) < BEHIND:
+                self.kafka.pause(tp)
+                asyncio.get_running_loop().call_later(engine.rests[tp.topic], self._rested, tp)
         for group in slices.values():
             batch: list[Slice[Any]] = []
             size = 0
@@ -268,6 +274,11 @@ class TaskConsumer(faust_consumer.Consumer):
                     batch, size = [], 0
             if batch:
                 yield batch
+
+    def _rested(self, tp: TopicPartition) -> None:
+        task = self.engine.tasks.get(tp.partition)
+        if task is not None and task.open and self.kafka._subscription.is_assigned(tp):
+            self.kafka.resume(tp)  # one that is being opened isn't read before that
 
     def _message(self, slices: list[Slice[Any]]) -> ConsumerMessage:
         first = slices[0]

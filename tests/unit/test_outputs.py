@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from aiokafka import TopicPartition
 from aiokafka.producer.message_accumulator import BatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
 
 from engine.batch import Staged
+from engine.committer import joined
+from engine.early import EarlyOutbox
+from engine.outboxes import Outboxes
 from engine.outputs import Outbox
 
 
@@ -19,6 +24,16 @@ def new_builder() -> Any:
 def staged(values: list[bytes]) -> Staged:
     keys: list[bytes | None] = [b"ann"] * len(values)
     return Staged("predictions", keys, values, [[("source", value)] for value in values], 3)
+
+
+def to(partition: int, value: bytes) -> Staged:
+    return Staged("scores", [b"churn@1"], [value], [[]], partition)
+
+
+def outboxes_of(partition: int) -> Outboxes:
+    boxes = Outboxes(partition, None, None)
+    boxes._here = Outbox(new_builder)
+    return boxes
 
 
 def taken(outbox: Outbox) -> list[list[Any]]:
@@ -65,3 +80,46 @@ def test_an_output_that_is_no_record_leaves_those_before_it_whole() -> None:
     outbox.add(staged([b"b"]))
     [records] = taken(outbox)
     assert [r.value for r in records] == [b"a", b"b"]
+
+
+def test_what_neighbours_send_to_one_partition_is_one_batch_of_the_commit() -> None:
+    """A produce request carries one batch a partition: each more would be a request, after the answer to the last."""
+    partitions = [outboxes_of(n) for n in range(8)]
+    for n, boxes in enumerate(partitions):
+        boxes.add(to(3, b"%d" % n))
+        boxes.add(to(n, b"own %d" % n))
+    assert sum(boxes.count for boxes in partitions) == 16
+    assert partitions[5].targets == {TopicPartition("scores", 3), TopicPartition("scores", 5)}
+    found = [boxes.take() for boxes in partitions]
+    together = joined(found, new_builder)
+    assert set(together) == {TopicPartition("scores", n) for n in range(8)}
+    assert all(len(batches) == 1 for batches in together.values())
+    [batch] = together[TopicPartition("scores", 3)]
+    records = list(MemoryRecords(bytes(batch._build())).next_batch())
+    assert sorted(r.value for r in records) == sorted([b"own 3", *(b"%d" % n for n in range(8))])
+    assert [r.offset for r in records] == list(range(9))
+    assert not any(boxes.count for boxes in partitions), "the next commit has its own"
+
+
+async def test_what_does_not_wait_goes_to_others_by_one_outbox_of_the_worker() -> None:
+    requests: list[dict[TopicPartition, int]] = []
+
+    async def send(builders: Any) -> dict[TopicPartition, int]:
+        requests.append({tp: sum(batch.record_count() for batch in batches) for tp, batches in builders.items()})
+        return {}
+
+    async def failed(error: Exception) -> None:
+        raise error
+
+    def box() -> EarlyOutbox:
+        return EarlyOutbox(cast(Any, SimpleNamespace(new_builder=new_builder, send=send)), failed, lambda _: None)
+
+    shared = box()
+    partitions = [Outboxes(n, box(), shared) for n in range(4)]
+    for boxes in partitions:
+        boxes.add(to(3, b"x"))
+    for boxes in partitions:
+        for outbox, staged in boxes.take().early:
+            await outbox.until_sent(staged)
+    scores = TopicPartition("scores", 3)
+    assert sorted(request[scores] for request in requests) == [1, 3], "one of its own, and one for all the others"
