@@ -57,7 +57,7 @@ async def test_a_send_that_ends_after_its_partition_has_opened_anew_confirms_not
         await trial.send(ORDERS, [Order("ben")])
         await until(lambda: len(sends.under_way) == 2)
         sends.under_way[0].set_result(None)
-        waiting = asyncio.create_task(cast(Any, task)._early.until_sent(1))
+        waiting = asyncio.create_task(cast(Any, task)._outboxes._early.until_sent(1))
         done, _ = await asyncio.wait([waiting], timeout=0.1)
         assert not done, "the commit would have spoken of an output that has not left"
         sends.under_way[1].set_result(None)
