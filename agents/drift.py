@@ -40,7 +40,7 @@ REST_S: Final = 0.5
 """Between two looks at new scores: what detectors know of a version, up to some 100 KB, is written whole each time."""
 MOST: Final = 10_000
 """Answers looked at in one go, about 7 ms: then the event loop has its turn, however far behind the scores are."""
-KEPT: Final = 200
+KEPT: Final = 32
 """Versions whose detectors stay in memory; others are read from the table when they are needed."""
 DONE: Final = {"reset": "reset", "acknowledge": "acknowledged", "resolve": "resolved"}
 SAID: Final = {

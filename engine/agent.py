@@ -279,7 +279,7 @@ class Agent(Generic[E]):
     early: bool = False
     """Whether its outputs leave before their commit."""
     rest_s: float = 0.0
-    """Seconds for which a partition of its topic isn't read again."""
+    """Seconds between two looks at its topic."""
 
     @property
     def name(self) -> str:
@@ -321,8 +321,8 @@ def agent(
     what is due fires between two events (docs/event_time.md).
     early: what it sends can't wait for the commit. It leaves at once, with the header `early`; its state is as exact as
     ever, but a crash may repeat these outputs, as at_least_once may (docs/guarantees.md).
-    rest_s: a partition that has been read rests for so many seconds, and what comes meanwhile is read in one go: for
-    work that costs by the batch, and that nobody waits for. One that is far behind doesn't rest.
+    rest_s: its topic is looked at every so many seconds, and what came meanwhile is read in one go: for work that costs
+    by the batch, and that nobody waits for. One that is far behind is read without a rest.
     """
     if event_time and "ts" not in get_type_hints(topic.value):
         raise UsageError(f"{topic.value.__qualname__} has no field ts: event time is read from there")

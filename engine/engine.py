@@ -61,7 +61,7 @@ class Engine:
         self.timed_sources: set[str] = set()
         """Those whose agents asked for event time."""
         self.rests: dict[str, float] = {}
-        """Seconds for which a partition rests that has been read, by the topics whose agents asked for it."""
+        """Seconds between two looks, by the topics whose agents asked for it."""
         self.outputs: frozenset[str] = frozenset()
         """Topics that agents may write to, by their name in core/topics.py or in an agent's outputs."""
         self.ready = asyncio.Event()

@@ -22,6 +22,7 @@ from engine.assignor import TaskAssignor
 from engine.batch import Slice
 from engine.bulk import IN_CHUNKS
 from engine.engine import Engine
+from engine.looks import Looks
 from engine.record import Record
 
 if TYPE_CHECKING:
@@ -43,8 +44,6 @@ BUSY: Final = (10, 65_536)
 QUIET: Final = (100, 1)
 """And while none do: 10 requests a second instead of 160, and the first record comes at once."""
 QUIET_S: Final = 0.5
-BEHIND: Final = 1 << 18
-"""Bytes at once, about, with which a partition doesn't rest where it else would: the next fetch may be as large."""
 HEARTBEAT_MS: Final = 500
 """What tells a worker that the group deals anew: everybody waits for the last one to hear of it. The embedded broker
 is asked less often: it throws members out who ask while it deals."""
@@ -80,6 +79,7 @@ class TaskConsumer(faust_consumer.Consumer):
 
     app: App
     consumer_stopped_errors = (ConsumerStoppedError,)
+    _looks: Looks
     _first = True
     """Whether the group has not assigned anything yet."""
 
@@ -118,6 +118,21 @@ class TaskConsumer(faust_consumer.Consumer):
             heartbeat_interval_ms=min(session_ms // 4, HEARTBEAT_MS) if engine.exactly_once else session_ms // 4,
         )
         await self.kafka.start()
+        self._look_where_due()
+
+    def _look_where_due(self) -> None:
+        """aiokafka asks for all partitions each time."""
+        looks = self._looks = Looks(self.engine.rests)
+        fetcher = self.kafka._fetcher
+        every = fetcher._get_actions_per_node
+
+        def due(assignment: Any) -> tuple[Any, ...]:
+            requests, *others = every(assignment)
+            for _, request in requests:
+                request._topics = looks.due(request.topics)
+            return (requests, *others)
+
+        fetcher._get_actions_per_node = due
 
     async def on_stop(self) -> None:
         if not self.engine.started_consuming:
@@ -241,15 +256,15 @@ class TaskConsumer(faust_consumer.Consumer):
     def _pace(self, pace: tuple[int, int]) -> None:
         fetcher = self.kafka._fetcher
         fetcher._fetch_max_wait_ms, fetcher._fetch_min_bytes = pace
+        self._looks.busy = pace is BUSY
 
     def _accept(
         self, fetched: Mapping[TopicPartition, list[list[Record]]], current: bool
     ) -> Iterator[list[Slice[Any]]]:
         """Hands chunks to their tasks as slices, and these out in batches of one topic."""
-        engine = self.engine
         slices: dict[str, list[Slice[Any]]] = {}
         for tp, chunks in fetched.items():
-            task = engine.tasks.get(tp.partition)
+            task = self.engine.tasks.get(tp.partition)
             if task is None or not task.open:
                 continue  # it seeks when it opens
             expected = task.next_offset(tp.topic)
@@ -260,9 +275,7 @@ class TaskConsumer(faust_consumer.Consumer):
                 continue
             accepted = [s for chunk in chunks for s in task.accept(tp.topic, chunk)]
             slices.setdefault(tp.topic, []).extend(accepted)
-            if tp.topic in engine.rests and sum(s.weight for s in accepted) < BEHIND:
-                self.kafka.pause(tp)
-                asyncio.get_running_loop().call_later(engine.rests[tp.topic], self._rested, tp)
+            self._looks.came(tp.topic, sum(s.weight for s in accepted))
         for group in slices.values():
             batch: list[Slice[Any]] = []
             size = 0
@@ -274,11 +287,6 @@ class TaskConsumer(faust_consumer.Consumer):
                     batch, size = [], 0
             if batch:
                 yield batch
-
-    def _rested(self, tp: TopicPartition) -> None:
-        task = self.engine.tasks.get(tp.partition)
-        if task is not None and task.open and self.kafka._subscription.is_assigned(tp):
-            self.kafka.resume(tp)  # one that is being opened isn't read before that
 
     def _message(self, slices: list[Slice[Any]]) -> ConsumerMessage:
         first = slices[0]
