@@ -44,6 +44,13 @@ class Kept(msgspec.Struct, array_like=True):
     def observed(self) -> list[Observation]:
         return [Observation(float(one["similarity"]), bool(one["right"])) for one in np.frombuffer(self.seen, _SEEN)]
 
+    def compare(self, source: str, similarity: float, right: bool) -> None:
+        """With the real answer to the message that stands there; once, however often that comes."""
+        mark = int.from_bytes(blake2b(source.encode("utf-8", "surrogatepass"), digest_size=4).digest(), "little")
+        before = np.frombuffer(self.seen, _SEEN)
+        fresh = np.array([(mark, similarity, right)], _SEEN)
+        self.seen = np.concatenate([before[before["source"] != mark], fresh])[-COMPARISONS:].tobytes()
+
 
 class Scope(msgspec.Struct, array_like=True):
     """What was answered for the same tenant, in the same context, with the same knowledge and model."""
@@ -106,7 +113,7 @@ class SimilarAnswers(TimedTable[str, Scope]):
         kept = [one for one in (held.kept if held else []) if one.place != place and _answer(one) is not None]
         for one in kept:
             if lesson.near is not None and one.source == lesson.near.source:
-                one.seen = _compared(one.seen, source, lesson.near.similarity, lesson.right)
+                one.compare(source, lesson.near.similarity, lesson.right)
         if lesson.keep and not lesson.right:
             kept = [*_best(kept, ANSWERS - 1), Kept(place, source, lesson.vector.astype(WIRE).tobytes(), ts)]
         if kept:
@@ -147,14 +154,6 @@ def _best(kept: Sequence[Kept], count: int) -> list[Kept]:
     """Those that most is known of; of equals the newest."""
     ranked = sorted(kept, key=lambda one: (len(one.seen), one.at), reverse=True)[:count]
     return [one for one in kept if one in ranked]
-
-
-def _compared(seen: bytes, source: str, similarity: float, right: bool) -> bytes:
-    """With one more, in place of the same message's."""
-    mark = int.from_bytes(blake2b(source.encode("utf-8", "surrogatepass"), digest_size=4).digest(), "little")
-    before = np.frombuffer(seen, _SEEN)
-    fresh = np.array([(mark, similarity, right)], _SEEN)
-    return np.concatenate([before[before["source"] != mark], fresh])[-COMPARISONS:].tobytes()
 
 
 similar = SimilarAnswers()

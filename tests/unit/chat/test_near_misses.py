@@ -49,7 +49,7 @@ async def test_of_near_misses_that_are_asked_one_after_the_other_none_is_answere
             await trial.send(
                 MESSAGES,
                 [
-                    Message(f"{turn}-{n}", f"{turn}-{n}", TS + n, text, options=Generation(max_tokens=6))
+                    Message(f"{turn}-{n}", f"{turn}-{n}", TS + n, text, options=Generation(max_tokens=4))
                     for n, text in enumerate(texts)
                 ],
             )

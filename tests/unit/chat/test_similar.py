@@ -15,12 +15,12 @@ from core.settings import Settings
 from models.knowledge.boundary import OBSERVED
 from models.knowledge.knowledge import Asked, Knowledge
 from tables.answers import answers
-from tables.similar import ANSWERS, similar
+from tables.similar import ANSWERS, COMPARISONS, Kept, similar
 from tests.unit.chat.conftest import Talk
 from tests.unit.chat.standin import StandIn, spelled
 from tests.unit.chat.test_knowledge import CATS, DOGS, Reader, reading
 
-ASKED = 40
+ASKED = 30
 """Questions that are similar, each of a session of its own."""
 SIZE = 24
 """As the toy embedder has it."""
@@ -153,7 +153,15 @@ async def test_a_crash_changes_no_decision_and_counts_nothing_twice(tmp_path: Pa
 
     calm = await told(tmp_path / "calm", ASKED + 1)
     assert {source for _, source, _ in calm} == {"model", "cache"}
-    assert await told(tmp_path / "crashing", 3) == calm
+    assert await told(tmp_path / "crashing", 6) == calm
+
+
+def test_a_message_that_comes_again_is_compared_once_and_the_newest_are_kept() -> None:
+    one = Kept("place", "messages/0/0", b"", 0)
+    for source in (*range(COMPARISONS + 5), *range(COMPARISONS, COMPARISONS + 5)):
+        one.compare(f"messages/0/{source}", 0.9 if source < COMPARISONS else 0.95, right=source % 2 == 0)
+    assert len(one.observed) == COMPARISONS
+    assert [round(similarity, 2) for similarity, _ in one.observed[-6:]] == [0.9, *[0.95] * 5]
 
 
 async def test_of_an_erased_session_no_question_is_kept(tmp_path: Path) -> None:
