@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import time
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from agents.grounding import AWAY, UNKNOWN, Ground
+from agents.likeness import Likeness
 from agents.prompts import ALONE, PINNED, Chosen, Material, Prompt
 from agents.room import Room
 from agents.sources import Inquiry, Sources
@@ -38,6 +40,7 @@ from models.decoder.turn import Sampling
 from models.knowledge.quoting import cited
 from tables.answers import Answer, answers
 from tables.contexts import contexts, unpacked
+from tables.similar import Lesson
 
 log = logging.getLogger(__name__)
 
@@ -207,14 +210,15 @@ class Chat:
             sampling = speaker.sampling(message, writing.source)
             work = Work(self._settings.chat_exact, speaker, s, room, message, until)
             identity = speaker.identity
-            key = None if resumed else sources.key(inquiry, message, sampling, identity)
-            if (known := await sources.again(key, message.tenant)) is not None:
-                asked = await self._asked(work, inquiry, sampling, ALONE)
-                await self._repeat(writing, asked, *known, began)
-                return
+            likeness = None
+            if not resumed:
+                reused, likeness = await self._reused(writing, work, inquiry, sampling, identity, began)
+                if reused:
+                    return
             ground = await sources.ground(inquiry, message)
+            judged = partial(sources.lesson, likeness, inquiry, message, sampling, identity, ground)
             if ground is not None and not ground.found and not resumed:
-                await _unknown(writing, ground)
+                await _unknown(writing, ground, None if ground.stale else judged(UNKNOWN, keep=False))
                 return
             material = Material(None if ground is None else ground.found, inquiry.facts)
             asked = await self._asked(work, inquiry, sampling, material)
@@ -251,7 +255,7 @@ class Chat:
                 why = f"it would be longer than {told.new} tokens"
             elif finish == "timeout":
                 why = f"{seconds:g} s are over"
-            there = await sources.there(ground, prompt.citations)
+            there = cited(text, await sources.there(ground, prompt.citations))
             stale = ground is not None and ground.stale
             whole = finish in WHOLE and len(there) == len(prompt.citations) and not stale
             await writing.end(
@@ -262,9 +266,10 @@ class Chat:
                 adapter=speaker.adapter.manifest.identity if speaker.adapter is not None else None,
                 usage=usage,
                 context=prompt.answered(said) if said is not None or finish in WHOLE else None,
-                citations=cited(text, there),
+                citations=there,
                 stale=stale,
                 key=sources.key(inquiry, message, sampling, identity, ground) if whole and not resumed else None,
+                lesson=judged(text, there) if whole else None,
             )
 
     async def _asked(self, work: Work, inquiry: Inquiry, sampling: Sampling, material: Material) -> _Asked:
@@ -275,8 +280,29 @@ class Chat:
         draft, chosen = await self._windows.choose(draft, summarizer)
         return _Asked(speaker, await speaker.prompt(draft, chosen), chosen, summarizer.made)
 
-    async def _repeat(self, writing: Writing, asked: _Asked, answer: Answer, reply: Reply, began: float) -> None:
-        """An answer that was given for the same reasons before."""
+    async def _reused(
+        self, writing: Writing, work: Work, inquiry: Inquiry, sampling: Sampling, identity: str, began: float
+    ) -> tuple[bool, Likeness | None]:
+        """Whether an answer of before is given; and where none is, what was decided by a similar question."""
+        message, sources = writing.message, self._sources
+        known = await sources.again(sources.key(inquiry, message, sampling, identity), message.tenant)
+        likeness, similar_to = None, None
+        if known is None:
+            likeness = await sources.likeness(inquiry, message, sampling, identity, writing.source)
+            if likeness is None or (near := likeness.given) is None:
+                return False, likeness
+            known, similar_to = (near.answer, near.reply), near.source
+        asked = await self._asked(work, inquiry, sampling, ALONE)
+        await self._repeat(writing, asked, *known, began, similar_to)
+        if similar_to is not None:
+            sources.given()
+        return True, None
+
+    async def _repeat(
+        self, writing: Writing, asked: _Asked, answer: Answer, reply: Reply, began: float, similar_to: str | None
+    ) -> None:
+        """An answer that was given for the same reasons before; similar_to: or to the similar question that stands
+        there."""
         said = asked.speaker.prompts.wording.replied(reply.text, unpacked(answer.tokens)) if reply.text else None
         await writing.end(
             reply.finish or "stop",
@@ -289,6 +315,7 @@ class Chat:
             context=asked.prompt.answered(said),
             citations=reply.citations,
             stale=reply.stale,
+            similar_to=similar_to,
         )
 
     async def _quote(self, writing: Writing, room: Room, inquiry: Inquiry, until: float) -> None:
@@ -360,9 +387,10 @@ def _unanswered(s: Slice[Message]) -> list[Message]:
     return [event for other in others for event in other.events]
 
 
-async def _unknown(writing: Writing, ground: Ground) -> None:
+async def _unknown(writing: Writing, ground: Ground, lesson: Lesson | None = None) -> None:
     """Nothing that is known has to do with it: that is said in place of a guess, and isn't part of the talk."""
-    await writing.end("stop", text=UNKNOWN, source="rule", why="no passage answers it", stale=ground.stale)
+    why = "no passage answers it"
+    await writing.end("stop", text=UNKNOWN, source="rule", why=why, stale=ground.stale, lesson=lesson)
 
 
 async def _refuse(writing: Writing, error: str, why: str) -> None:

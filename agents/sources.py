@@ -1,5 +1,5 @@
 """What there is beside the talk to answer a message from: knowledge, facts of its session, an answer that was given for
-the same reasons before."""
+the same reasons before, or to a similar question where a user allows for that."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from typing import Any, Final
 import msgspec
 
 from agents.facts import Facts
-from agents.grounding import Ground, Grounding, Quote
+from agents.grounding import ANSWERED, Ground, Grounding, Quote
 from agents.intents import Intents
+from agents.likeness import Likeness, Likenesses
 from core.errors import KnowledgeAwayError
 from core.messages import Citation, Generation, Message, Reply
 from core.topics import MESSAGES
@@ -21,12 +22,14 @@ from engine.batch import Slice
 from engine.engine import Engine
 from engine.gate import facts_of_message
 from models.decoder.turn import Sampling
+from models.knowledge.boundary import LONGEST
 from models.knowledge.knowledge import Asked
 from models.knowledge.query import Query
-from models.knowledge.reuse import Grounds, answer_key
+from models.knowledge.reuse import Grounds, answer_key, scope_key
 from tables.answers import Answer
 from tables.contexts import Context
 from tables.reusable import reusable
+from tables.similar import Lesson
 
 _encode: Final = msgspec.json.Encoder().encode
 _LAYOUT: Final = re.compile(r"\s\s|[^\S ]")
@@ -57,6 +60,8 @@ class Sources:
         self._grounding = Grounding(engine)
         self._intents = Intents(engine)
         self._facts = Facts(engine.settings)
+        error = engine.settings.chat_similar_error
+        self._likenesses = Likenesses(engine.knowledge, error) if error else None
 
     # -- before the gate ----------------------------------------------------------------------------------------------
 
@@ -108,6 +113,13 @@ class Sources:
     ) -> str | None:
         """All that the answer depends on, as one word; None where it is never given again. ground: what was found; by
         default as the knowledge is now. model: identity of the version."""
+        grounds = self._grounds(inquiry, message, sampling, model, ground)
+        hashed = None if grounds is None else answer_key(message.text, grounds)
+        return None if hashed is None else hashed.hex()
+
+    def _grounds(
+        self, inquiry: Inquiry, message: Message, sampling: Sampling, model: str, ground: Ground | None
+    ) -> Grounds | None:
         options = message.options or Generation()
         drawn = sampling.temperature > 0 and options.seed is None
         if not self._settings.chat_reuse or (drawn and inquiry.query is None):
@@ -119,8 +131,7 @@ class Sources:
         elif inquiry.query is not None:
             version = self._grounding.version
         context = blake2b(_encode(self._context(inquiry, message, sampling)), digest_size=32).digest()
-        hashed = answer_key(message.text, Grounds(message.tenant, context, version, model, embedder))
-        return None if hashed is None else hashed.hex()
+        return Grounds(message.tenant, context, version, model, embedder)
 
     def _context(self, inquiry: Inquiry, message: Message, sampling: Sampling) -> list[Any]:
         """What else the model is told, and how it is asked."""
@@ -152,6 +163,63 @@ class Sources:
         if found is None:
             return None
         return found if await self.stands(tenant, found[1].citations) else None
+
+    # -- answers to similar questions ---------------------------------------------------------------------------------
+
+    async def likeness(
+        self, inquiry: Inquiry, message: Message, sampling: Sampling, model: str, source: str
+    ) -> Likeness | None:
+        """Whether a message gets the answer of a similar one; None where nobody allows for it, or it may have no
+        other's. source: where it stands."""
+        scope = self._scope(inquiry, message, sampling, model, None)
+        if self._likenesses is None or scope is None:
+            return None
+        inquiry.asked = inquiry.asked or await self._knowledge.asked(message.text)
+        vector, embedder = inquiry.asked
+        if vector is None or embedder != self._grounding.embedder:
+            return None
+        found = self._likenesses.of(scope, vector, message.ts, source)
+        if found.near is not None and not await self.stands(message.tenant, found.near.reply.citations):
+            return Likeness(scope, vector)
+        return found
+
+    def given(self) -> None:
+        """As Likenesses.given."""
+        assert self._likenesses is not None
+        self._likenesses.given()
+
+    def lesson(
+        self,
+        likeness: Likeness | None,
+        inquiry: Inquiry,
+        message: Message,
+        sampling: Sampling,
+        model: str,
+        ground: Ground | None,
+        text: str,
+        citations: Sequence[Citation] = (),
+        *,
+        keep: bool = True,
+    ) -> Lesson | None:
+        """What a message's own answer teaches. keep: whether that may be given again."""
+        scope = self._scope(inquiry, message, sampling, model, ground)
+        if self._likenesses is None or likeness is None or scope is None:
+            return None
+        return self._likenesses.lesson(likeness, scope, text, citations, keep=keep)
+
+    def _scope(
+        self, inquiry: Inquiry, message: Message, sampling: Sampling, model: str, ground: Ground | None
+    ) -> str | None:
+        """All that the answer depends on but the question; None where a similar one never has the same."""
+        text = message.text.strip()
+        if self._likenesses is None or message.role not in ANSWERED or len(text) > LONGEST or _LAYOUT.search(text):
+            return None
+        grounds = self._grounds(inquiry, message, sampling, model, ground)
+        if grounds is None or answer_key(message.text, grounds) is None:
+            return None
+        return scope_key(grounds).hex()
+
+    # -- both ---------------------------------------------------------------------------------------------------------
 
     async def stands(self, tenant: str | None, citations: Sequence[Citation]) -> bool:
         """Whether all that an answer cites is still there."""

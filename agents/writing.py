@@ -18,6 +18,7 @@ from models.decoder.generation import Generation
 from tables.answers import KEPT_MS, Answer, answers
 from tables.contexts import Context, contexts, packed
 from tables.reusable import reusable
+from tables.similar import Lesson, similar
 
 
 class Writing:
@@ -91,9 +92,12 @@ class Writing:
         citations: Sequence[Citation] = (),
         stale: bool = False,
         key: str | None = None,
+        lesson: Lesson | None = None,
+        similar_to: str | None = None,
     ) -> None:
         """The final reply, with the session's context as it is now, if it has changed. model: name and version.
-        adapter: NAME@VERSION. error: class of what is wrong. key: under which the answer may be given again."""
+        adapter: NAME@VERSION. error: class of what is wrong. key: under which the answer may be given again. lesson:
+        what it says of answers to similar questions."""
         message = self.message
         reply = Reply(
             id=f"{self.source}/{len(self.answer.ends)}",
@@ -113,6 +117,7 @@ class Writing:
             usage=usage or Usage(),
             citations=list(citations),
             stale=stale,
+            similar_to=similar_to,
         )
         with self.s.ahead():
             if context is not None:
@@ -120,6 +125,8 @@ class Writing:
             self._put(msgspec.structs.replace(self.answer, text=text, reply=reply, told=self._exact))
             if key is not None:
                 reusable.note(key, self._place, self.source, message.ts)
+            if lesson is not None:
+                similar.learn(lesson, self._place, self.source, message.ts)
             if self._exact:
                 self._send(reply)
         await self.tell()

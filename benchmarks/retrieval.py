@@ -85,9 +85,9 @@ def without_headings(making: Making, embedder: Embedder) -> _Hidden:
     return _Hidden(making, embedder)
 
 
-def library(folder: Path | None, makings: dict[str, Any], embedder: str) -> Library:
+def library(folder: Path | None, makings: dict[str, Any], embedder: str, *, mirrored: bool = False) -> Library:
     """All of it."""
-    shelf, records = Library(folder), list[Record]()
+    shelf, records = Library(folder, mirrored=mirrored), list[Record]()
     for name, making in makings.items():
         (content,) = making.contents(1 << 40)
         told = Announced(born=0, revision=0, content=content.content, size=1, at=0)

@@ -175,3 +175,6 @@ class Reply(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Of final ones: what the answer was made from."""
     stale: bool = False
     """Whether there were documents by then whose passages could not be found yet."""
+    similar_to: str | None = None
+    """Of source cache, where the question was only similar: where the message stands whose answer this is, e.g.
+    messages/3/10."""

@@ -195,6 +195,10 @@ class Settings(BaseSettings):
     chat_reuse: bool = True
     """Whether the same question in the same context, with the same knowledge, gets the same answer again without the
     model. Replies that are drawn at random (temperature above 0 and no seed) and not from knowledge never do."""
+    chat_similar_error: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of the questions similar to an answered one that may get its answer although their own would have been
+    another (docs/chat.md). 0: a similar question never gets another one's answer. Needs chat_reuse and an embedder;
+    a question costs its vector (9 ms of CPU with all-MiniLM-L6-v2)."""
     intent_model: str | None = None
     """Classifier that takes the embedder's vector of a message: what it says is `intent` in rules. Default: there is
     none. Observations are never scored by it unless they name it."""

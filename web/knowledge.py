@@ -54,6 +54,8 @@ class KnowledgeStatus(msgspec.Struct):
     retrievals: dict[str, int]
     """Questions of sessions: exact, similar (alike: those of them that needed no vector), miss, stale, compared,
     wrong."""
+    similar_answers: dict[str, int]
+    """Questions similar to an answered one, where a user allows for errors: hit, compared, right, would_hit, wrong."""
     positions: dict[str, int]
     """Partition of `passages` -> next offset: the version of the knowledge."""
     qdrant: QdrantStatus | None

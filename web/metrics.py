@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 PREFIX: Final = "homunculus_"
 OUTCOMES: Final = ("exact", "similar", "alike", "miss", "stale", "compared", "wrong")
 """Of questions that sessions have asked (tables/retrievals.py)."""
+LIKENESSES: Final = ("hit", "compared", "right", "would_hit", "wrong")
+"""Of questions similar to an answered one (models/knowledge/knowledge.py)."""
 TRIED: Final = frozenset({Stage.CANARY, Stage.SHADOW})
 OPEN_METRICS: Final = "application/openmetrics-text"
 
@@ -281,6 +283,8 @@ class WorkerCollector(Collector):
         yield _gauge("knowledge_passages", "Passages that it finds", [], {(): seen.get("passages", 0)})
         outcomes = {outcome: knowledge.counts[outcome] for outcome in OUTCOMES}
         yield _counter("knowledge_questions", "Questions of sessions", ["outcome"], outcomes)
+        similar = {outcome: knowledge.likenesses[outcome] for outcome in LIKENESSES}
+        yield _counter("similar_answers", "Questions similar to an answered one", ["outcome"], similar)
         if knowledge.qdrant is not None:
             waiting = (seen.get("qdrant") or {}).get("waiting", 0)
             yield _gauge(

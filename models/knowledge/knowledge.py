@@ -69,6 +69,10 @@ class Knowledge:
         """Of questions of sessions (tables/retrievals.py): exact, similar (alike of those: without a vector) and miss;
         stale: an earlier one was there, but the knowledge has changed; compared, and wrong of those: similar ones that
         were looked up all the same."""
+        self.likenesses: Counter[str] = Counter()
+        """Of questions similar to an answered one (agents/sources.py): hit, they got its answer; compared: they got
+        their own, and right of those: it was the same; would_hit: of the compared, those that the boundary would have
+        answered, and wrong of those: by another answer than their own."""
         self._vectors: OrderedDict[tuple[str, str], NDArray[np.float32]] = OrderedDict()
         self.seen: dict[str, Any] = {}
         """What status() said when somebody last asked: no more than LOOK_S old while the worker runs."""
@@ -208,5 +212,6 @@ class Knowledge:
             "making": self.making,
             "qdrant": qdrant,
             "retrievals": dict(self.counts),
+            "similar_answers": dict(self.likenesses),
         }
         return self.seen

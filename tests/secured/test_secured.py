@@ -43,6 +43,7 @@ TABLES = (
     "documents",
     "retrievals",
     "reusable",
+    "similar",
     "latest",
     POSITIONS,
 )

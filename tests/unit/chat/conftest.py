@@ -15,9 +15,10 @@ from tables.answers import answers
 from tables.contexts import Context, contexts
 from tables.retrievals import retrievals
 from tables.reusable import reusable
+from tables.similar import similar
 from tests.unit.chat.standin import StandIn, live
 
-TABLES = (contexts, answers, reusable, retrievals)
+TABLES = (contexts, answers, reusable, similar, retrievals)
 TS = 1_764_374_400_000
 
 

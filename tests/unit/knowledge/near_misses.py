@@ -199,40 +199,49 @@ BY_HAND: list[Pair] = [
 ]
 
 
-def generated() -> Iterator[Pair]:
-    """By rules: swapped entities, order, direction, negation, numbers, units, dates, opposites."""
+def generated() -> Iterator[tuple[str, Pair]]:
+    """By rules: the kind, and a pair of it."""
     for a, b in permutations(CITIES, 2):
-        yield f"How long is the flight from {a} to {b}?", f"How long is the flight from {b} to {a}?"
-        yield f"Is {a} north of {b}?", f"Is {b} north of {a}?"
-        yield f"distance {a} {b}, by train", f"distance {a} {b}, by plane"
+        yield "direction", (f"How long is the flight from {a} to {b}?", f"How long is the flight from {b} to {a}?")
+        yield "direction", (f"Is {a} north of {b}?", f"Is {b} north of {a}?")
+        yield "entities", (f"distance {a} {b}, by train", f"distance {a} {b}, by plane")
     for a, b in permutations(NAMES, 2):
-        yield f"Did {a} pay {b}?", f"Did {b} pay {a}?"
-        yield f"Who told {a} about it", f"Who told {b} about it"
-        yield f"{a} is older than {b}", f"{b} is older than {a}"
+        yield "direction", (f"Did {a} pay {b}?", f"Did {b} pay {a}?")
+        yield "entities", (f"Who told {a} about it", f"Who told {b} about it")
+        yield "direction", (f"{a} is older than {b}", f"{b} is older than {a}")
     for a, b in combinations(THINGS, 2):
-        yield f"what is a {a}", f"what is a {b}"
-        yield f"can a {a} own a {b}", f"can a {b} own a {a}"
-        yield f"does the {a} wait for the {b}?", f"does the {b} wait for the {a}?"
-        yield f"Please delete the {a}, not the {b}", f"Please delete the {b}, not the {a}"
-    for some, frame in (
-        (UNITS, "Is {} too much?"), (UNITS, "what is {} in words"), (NUMBERS, "is {} allowed"),
-        (NUMBERS, "Set it to {}"), (CURRENCIES, "Can I pay {}?"), (DATES, "what happened on {}"),
-        (DATES, "Is it due {}?"), (WHEN, "did it fail {}"), (WHEN, "What is planned {}?"),
+        yield "entities", (f"what is a {a}", f"what is a {b}")
+        yield "order", (f"can a {a} own a {b}", f"can a {b} own a {a}")
+        yield "order", (f"does the {a} wait for the {b}?", f"does the {b} wait for the {a}?")
+        yield "order", (f"Please delete the {a}, not the {b}", f"Please delete the {b}, not the {a}")
+    for kind, some, frame in (
+        ("units", UNITS, "Is {} too much?"), ("units", UNITS, "what is {} in words"),
+        ("numbers", NUMBERS, "is {} allowed"), ("numbers", NUMBERS, "Set it to {}"),
+        ("units", CURRENCIES, "Can I pay {}?"), ("dates", DATES, "what happened on {}"),
+        ("dates", DATES, "Is it due {}?"), ("dates", WHEN, "did it fail {}"), ("dates", WHEN, "What is planned {}?"),
     ):  # fmt: skip
         for a, b in combinations(some, 2):
-            yield frame.format(a), frame.format(b)
+            yield kind, (frame.format(a), frame.format(b))
     for (a, b), frame in product(OPPOSITES, FRAMES):
-        yield frame.format(a), frame.format(b)
-        yield frame.format(a), frame.format(f"not {a}")
+        yield "opposites", (frame.format(a), frame.format(b))
+        yield "negation", (frame.format(a), frame.format(f"not {a}"))
     for statement, word in product(PLAIN, NEGATIONS):
         words = statement.split()
         for at in range(1, len(words) + 1):
-            yield statement, " ".join([*words[:at], word, *words[at:]])
+            yield "negation", (statement, " ".join([*words[:at], word, *words[at:]]))
     for n in range(130):
-        yield f"where is order {n}", f"where is order {n + 1}"
-        yield f"show the last {n + 2} of {n + 3}", f"show the last {n + 3} of {n + 2}"
+        yield "numbers", (f"where is order {n}", f"where is order {n + 1}")
+        yield "numbers", (f"show the last {n + 2} of {n + 3}", f"show the last {n + 3} of {n + 2}")
+
+
+def kinds() -> dict[str, list[Pair]]:
+    """Kind -> its pairs, each once, in either order; those by hand are a kind of their own."""
+    found: dict[str, dict[Pair, None]] = {}
+    for kind, pair in (*generated(), *(("by hand", pair) for pair in BY_HAND)):
+        found.setdefault(kind, {})[min(pair), max(pair)] = None
+    return {kind: list(some) for kind, some in found.items()}
 
 
 def pairs() -> list[Pair]:
-    """All of them, each once, in either order."""
-    return list({(min(pair), max(pair)) for pair in (*generated(), *BY_HAND)})
+    """All of them, each once."""
+    return list({pair: None for some in kinds().values() for pair in some})
