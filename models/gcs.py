@@ -55,7 +55,7 @@ class GoogleStorage(GCSFileSystem):  # type: ignore[misc]  # gcsfs has no types
         raise AssertionError("the last attempt returns or raises")
 
 
-class DefaultCredentials(Credentials):  # type: ignore[misc]  # google-auth's types don't reach mypy
+class DefaultCredentials(Credentials):
     """Application default credentials, looked for when they are first needed and again until they are found: a worker
     starts without them and serves what it has cached.
 

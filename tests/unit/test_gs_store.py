@@ -85,8 +85,10 @@ class _Answers(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.server.asked.append(self.headers["Authorization"])
-        empty = (404, {}) if "/o/" in self.path else (200, {})
-        self._answer(*(self.server.answers.pop(0) if self.server.answers else empty))
+        if self.server.answers:
+            self._answer(*self.server.answers.pop(0))
+        else:
+            self._answer(404 if "/o/" in self.path else 200, {})
 
     def _answer(self, status: int, content: Any) -> None:
         body = json.dumps(content).encode()
