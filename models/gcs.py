@@ -64,7 +64,7 @@ class DefaultCredentials(Credentials):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._found: Any = None
         self._missing = ""
         """Why the last look found none, told until it is time for the next."""

@@ -259,8 +259,8 @@ class ModelStore:
 
     def _size(self, manifest: Manifest, files: set[str]) -> int | None:
         try:
-            sizes = [self._fs.info(self._path(manifest.name, manifest.version, file))["size"] for file in files]
-            return sum(map(int, sizes))
+            paths = (self._path(manifest.name, manifest.version, file) for file in files)
+            return sum(int(self._fs.info(path, **patience(self._fs, _PATIENCE_S))["size"]) for path in paths)
         except Exception as error:
             log.info("%s: its size isn't known: %r", manifest.identity, error)
             return None
