@@ -105,8 +105,8 @@ class Settings(BaseSettings):
     """RocksDB checkpoints of the changelogs, and copies of the models of a remote store; losing it costs a replay and a
     download, not data."""
     model_store: str = "store"
-    """Folder or fsspec URL (s3://, https://, ...) that holds NAME/VERSION/. Empty is fine: the first model comes from
-    control."""
+    """Folder or fsspec URL (s3://, gs://, https://, ...) that holds NAME/VERSION/. Empty is fine: the first model comes
+    from control."""
     default_model: str | None = None
     """Model of observations that name none. Default: the only one that is deployed."""
     embedder: str | None = None

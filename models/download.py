@@ -55,11 +55,16 @@ def small(fs: Any, path: str, most: int, within_s: float) -> bytes | None:
     if isinstance(fs, HTTPFileSystem):
         whole: bytes = sync(fs.loop, _small, fs, path, most, within_s)
     else:
-        patience = {"timeout": within_s} if isinstance(fs, AsyncFileSystem) else {}
-        if fs.info(path)["size"] > most:
+        limit = patience(fs, within_s)
+        if fs.info(path, **limit)["size"] > most:
             return None
-        whole = bytes(fs.cat_file(path, **patience))
+        whole = bytes(fs.cat_file(path, **limit))
     return whole if len(whole) <= most else None
+
+
+def patience(fs: Any, within_s: float) -> dict[str, float]:
+    """What tells a question to a file system how long its answer may take, where it can be told."""
+    return {"timeout": within_s} if isinstance(fs, AsyncFileSystem) else {}
 
 
 async def _small(fs: Any, url: str, most: int, within_s: float) -> bytes:

@@ -9,23 +9,23 @@ import secrets
 import shutil
 import tempfile
 import time
-from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote, unquote, urlsplit, urlunsplit
+from urllib.parse import quote
 
-import fsspec
+from fsspec.exceptions import FSTimeoutError
 from fsspec.implementations.http import HTTPFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
 from core.errors import ManifestError, ModelError, ModelNotFoundError, StoreAwayError, TamperedError
 from models.cache import ModelCache
-from models.download import download, small
+from models.download import download, patience, small
 from models.features import SessionFeature
+from models.filesystem import opened, shown
 from models.folder import ModelFolder, check_listing
 from models.index import INDEX, Index
 from models.manifest import LARGEST, MANIFEST, Manifest, too_large
@@ -34,7 +34,6 @@ log = logging.getLogger(__name__)
 
 PAUSES: Final = [0.2, 0.5]
 """Seconds before a list or a manifest is asked for again."""
-_PASSWORD: Final = re.compile(r"(://[^/@:]*:)[^/@]*@")
 _PATIENCE_S: Final = 20
 """Of a list or a manifest: while a server is silent, the cache has to wait."""
 _PLAIN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
@@ -55,12 +54,9 @@ class ModelStore:
         can't be reached; by default a private temporary folder. Raises ModelError for a URL that fsspec can't open,
         naming what is missing.
         """
-        self.url = _PASSWORD.sub(r"\1***@", url)
+        self.url = shown(url)
         """As it may be shown."""
-        try:
-            self._fs, root = _opened(url)
-        except (ValueError, ImportError) as error:
-            raise ModelError(f"model store {self.url}: {error}") from error
+        self._fs, root = opened(url)
         self._root = root.rstrip("/")
         self._local = isinstance(self._fs, LocalFileSystem)
         self._http = isinstance(self._fs, HTTPFileSystem)
@@ -197,7 +193,7 @@ class ModelStore:
             return sorted(self._listed().get(name, ()), key=_numbered)
         with self._reading(name):
             found = self._folders(self._path(name))
-            return sorted((v for v in found if self._fs.isfile(self._path(name, v, MANIFEST))), key=_numbered)
+            return sorted((v for v in found if self._is_file(name, v, MANIFEST)), key=_numbered)
 
     def _listed(self) -> dict[str, tuple[str, ...]]:
         raw = self._read(self.url, INDEX)
@@ -263,8 +259,8 @@ class ModelStore:
 
     def _size(self, manifest: Manifest, files: set[str]) -> int | None:
         try:
-            sizes = [self._fs.info(self._path(manifest.name, manifest.version, file))["size"] for file in files]
-            return sum(map(int, sizes))
+            paths = (self._path(manifest.name, manifest.version, file) for file in files)
+            return sum(int(self._fs.info(path, **patience(self._fs, _PATIENCE_S))["size"]) for path in paths)
         except Exception as error:
             log.info("%s: its size isn't known: %r", manifest.identity, error)
             return None
@@ -280,8 +276,8 @@ class ModelStore:
                     return whole
             except _MissingError:
                 return None
-            except StoreAwayError:
-                if pause is None or self._local:
+            except StoreAwayError as away:
+                if pause is None or self._local or isinstance(away.__cause__, PermissionError):
                     raise
                 time.sleep(pause)
         return None
@@ -313,11 +309,23 @@ class ModelStore:
             part.rename(target)
 
     def _folders(self, path: str) -> set[str]:
-        if not self._fs.isdir(path):
+        """Names of the folders in one. Not by isdir and isfile, which say no on some buckets when the store is away."""
+        try:
+            entries: list[dict[str, Any]] = self._fs.ls(path, detail=True, **patience(self._fs, _PATIENCE_S))
+        except FileNotFoundError:
             return set()
-        entries: list[dict[str, Any]] = self._fs.ls(path, detail=True)
-        names = (e["name"].rstrip("/").rpartition("/")[2] for e in entries if self._fs.isdir(e["name"]))
+        names = (e["name"].rstrip("/").rpartition("/")[2] for e in entries if self._is_folder(e))
         return {name for name in names if _PLAIN.fullmatch(name)}
+
+    def _is_folder(self, entry: dict[str, Any]) -> bool:
+        linked = self._local and Path(entry["name"]).is_dir()
+        return linked or entry["type"] == "directory"
+
+    def _is_file(self, *parts: str) -> bool:
+        try:
+            return bool(self._fs.info(self._path(*parts), **patience(self._fs, _PATIENCE_S))["type"] == "file")
+        except FileNotFoundError:
+            return False
 
     @contextmanager
     def _reading(self, what: str) -> Iterator[None]:
@@ -330,19 +338,8 @@ class ModelStore:
         except FileNotFoundError as error:
             raise _MissingError(f"{what}: the model store {self.url} hasn't got {error}") from error
         except Exception as error:
-            raise StoreAwayError(f"{what}: the model store {self.url} can't be used: {error!r}") from error
-
-
-def _opened(url: str) -> tuple[Any, str]:
-    """The file system of a URL, and the path in it. A web server's password becomes a header, so that it isn't in the
-    path, which errors and logs may show."""
-    parts, options = urlsplit(url), {}
-    if parts.scheme in ("http", "https") and parts.username is not None:
-        user = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-        options["headers"] = {"Authorization": f"Basic {b64encode(user.encode()).decode()}"}
-        url = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
-    file_system, path = fsspec.core.url_to_fs(url, **options)
-    return file_system, str(path)
+            why = f"no answer within {_PATIENCE_S} s" if isinstance(error, FSTimeoutError) else repr(error)
+            raise StoreAwayError(f"{what}: the model store {self.url} can't be used: {why}") from error
 
 
 class _MissingError(ModelError):
