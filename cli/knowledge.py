@@ -68,4 +68,6 @@ def _passages(document: dict[str, Any]) -> list[str]:
         lines += textwrap.wrap(
             one["text"], WIDTH, initial_indent="   ", subsequent_indent="   ", max_lines=LINES, placeholder=" …"
         )
+    if document.get("unranked"):
+        lines.append(f"Not reranked: {document['unranked']}.")
     return lines or ["Nothing that is known has to do with it."]

@@ -18,6 +18,7 @@ from engine.app import App
 from engine.pulse import age
 from models.decoder.decoder import Decoder
 from models.joining import Fate
+from models.knowledge.reranking import OUTCOMES as RERANKED
 from models.limits import Verdict
 from models.swap import Stage
 from models.version import LiveVersion
@@ -281,6 +282,9 @@ class WorkerCollector(Collector):
         yield _gauge("knowledge_passages", "Passages that it finds", [], {(): seen.get("passages", 0)})
         outcomes = {outcome: knowledge.counts[outcome] for outcome in OUTCOMES}
         yield _counter("knowledge_questions", "Questions of sessions", ["outcome"], outcomes)
+        if knowledge.reranking.name is not None:
+            reranked = {outcome: knowledge.reranking.counts[outcome] for outcome in RERANKED}
+            yield _counter("knowledge_reranked", "Questions that a reranker was set for", ["outcome"], reranked)
         if knowledge.qdrant is not None:
             waiting = (seen.get("qdrant") or {}).get("waiting", 0)
             yield _gauge(

@@ -20,6 +20,8 @@ class Grounds(NamedTuple):
     model: str
     """Identity of the version that answered: bytes, quantisation, adapter, tokenizer, template."""
     embedder: str = ""
+    reranker: str = ""
+    """Identity of the version that has ordered the passages; empty: the fusion has."""
 
 
 def answer_key(question: str, grounds: Grounds) -> bytes | None:
@@ -38,6 +40,8 @@ def answer_key(question: str, grounds: Grounds) -> bytes | None:
         grounds.model.encode(),
         grounds.embedder.encode(),
     )
+    if grounds.reranker:  # without one the keys are those of releases that knew none
+        parts += (grounds.reranker.encode(),)
     for part in parts:
         hashed.update(len(part).to_bytes(8, "big") + part)
     return hashed.digest()
