@@ -80,7 +80,7 @@ class Reranking:
             judged = found[:CANDIDATES]
             try:
                 async with asyncio.timeout(self._patience_s):
-                    scores = await reranker.scores(question, [_shown(one) for one in judged])
+                    scores = await reranker.scores(question, [shown(one) for one in judged])
             except TimeoutError:
                 self._rests_until = time.monotonic() + REST_S
                 return self._left(fused, "late", late)
@@ -110,6 +110,6 @@ class Reranking:
         return Ranked(fused, unranked=why)
 
 
-def _shown(one: Found) -> str:
+def shown(one: Found) -> str:
     """A passage as its vector is made of: alone it doesn't say what it is about."""
     return f"{path_of(one.title, one.headings)}\n{one.text}".strip()

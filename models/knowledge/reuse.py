@@ -32,16 +32,16 @@ def answer_key(question: str, grounds: Grounds) -> bytes | None:
         return None
     hashed = blake2b(digest_size=32)
     none = b"\0" if grounds.tenant is None else b"\1"
-    parts = (
+    parts = [
         asked.encode("utf-8", "surrogatepass"),
         none + (grounds.tenant or "").encode("utf-8", "surrogatepass"),
         grounds.context,
         ",".join(map(str, grounds.knowledge)).encode(),
         grounds.model.encode(),
         grounds.embedder.encode(),
-    )
+    ]
     if grounds.reranker:  # without one the keys are those of releases that knew none
-        parts += (grounds.reranker.encode(),)
+        parts.append(grounds.reranker.encode())
     for part in parts:
         hashed.update(len(part).to_bytes(8, "big") + part)
     return hashed.digest()

@@ -108,7 +108,9 @@ def _scoring(torch: Any, model: Any, types: bool) -> Any:
 
 def _score(torch: Any, module: Any, tokenizer: Any, pair: tuple[str, str], tokens: int) -> float:
     """By transformers' own tokenizer, token types and all."""
-    given = tokenizer(*pair, truncation="only_second", max_length=tokens, return_tensors="pt")
+    # Of lists, since an empty passage by itself would count as none.
+    question, passage = [pair[0]], [pair[1]]
+    given = tokenizer(question, passage, truncation="only_second", max_length=tokens, return_tensors="pt")
     with torch.no_grad():
         return float(module(given[IDS], given[MASK], given.get(TYPES))[0, 0])
 
