@@ -163,7 +163,7 @@ class Knowledge:
             return library.search(wide, asked.vector, asked.embedder, told=told)
 
         found = await asyncio.get_running_loop().run_in_executor(self._reader, look)
-        best = await self.reranking.ranked(query.text, found, query.count)
+        best = await self.reranking.ranked(query.text[:LONGEST], found, query.count)
         return Answer(best.found, stamp, version, asked.embedder, stale, best.reranker, best.unranked)
 
     async def _told(self, query: Query, asked: Asked) -> tuple[list[Told] | None, bool]:

@@ -42,7 +42,7 @@ def test_whoever_is_deployed_orders_what_is_found(broker: Broker, tmp_path: Path
         rig.wait_records("alerts", 1)
         assert "ranking.golden[0] is 1, 9.0 within 0.001 is expected" in str(rig.reader("alerts").records[0].json)
         assert order(worker) == (["shy", "loud"], True, None)
-        rig.control({"active": None}, model="ranks")
+        rig.control({"action": "unload"}, model="ranks")
         wait(
             [worker], "nobody orders", lambda one: order(one)[1:] == (False, "no reranker ranks is live on this worker")
         )

@@ -45,7 +45,7 @@ def graph(weight: float) -> onnx.ModelProto:
     """score = weight * the sum over all pairs of equal words, one of token type 0 and one of type 1."""
     table = np.zeros(len(WORDS) - 1, np.float32)  # one row too few: the last word is in none
     table[WORDS.index(NOT_FINITE)] = np.nan
-    constants = {
+    constants: dict[str, Any] = {
         "special": np.array(SPECIAL, np.int64),
         "first": np.array(0, np.int64),
         "second": np.array(1, np.int64),

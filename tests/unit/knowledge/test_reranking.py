@@ -18,7 +18,7 @@ from engine.testing.memory import InMemory
 from models.embedder.convert import convert
 from models.knowledge.canonical import canonical
 from models.knowledge.knowledge import Answer
-from models.knowledge.query import Query
+from models.knowledge.query import LONGEST, Query
 from models.knowledge.recall import Recalled, alike, entry_of, exact, remembered, similar
 from models.knowledge.reranking import CANDIDATES, Reranking
 from models.knowledge.reuse import Grounds, answer_key
@@ -116,9 +116,9 @@ async def test_without_one_that_is_live_the_fused_order_stands_and_the_answer_sa
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with slot(tmp_path) as s:
-        for _ in range(3):
-            answer = await s.search()
-            assert answer.unranked == "no reranker ranks is live on this worker"
+        answers = [await s.search() for _ in range(3)]
+        assert {one.unranked for one in answers} == {"no reranker ranks is live on this worker"}
+        answer = answers[-1]
         assert [one.rerank for one in answer.found] == [None, None]
         assert (answer.reranker, s.knowledge.reranking.counts["away"]) == ("", 3)
         assert caplog.text.count("Passages stay in the order of the fusion: no reranker ranks is live") == 1
@@ -156,6 +156,13 @@ async def test_one_that_fails_costs_its_order_and_nothing_else(tmp_path: Path, t
         assert s.knowledge.reranking.counts["failed"] == 1
         assert (await s.search()).unranked is None, "the next question is reranked again"
         assert s.knowledge.reranking.error is None
+
+
+async def test_of_a_very_long_message_as_much_is_read_as_of_any_question(tmp_path: Path) -> None:
+    async with slot(tmp_path) as s:
+        await s.trial.deploy("ranks", "1")
+        answer = await s.search("the cat" + " " * LONGEST + "the " * 100_000)
+        assert (names(answer), answer.unranked) == (["loud", "shy"], None)
 
 
 async def test_when_time_is_up_the_fused_order_stands_and_nobody_waits_for_a_while(
@@ -239,7 +246,7 @@ async def test_the_scores_of_an_earlier_question_are_told_again_with_its_passage
 
 
 def test_an_entry_of_another_reranker_is_another_question() -> None:
-    query, vector = Query(text="the cat"), np.ones(4, np.float32) / 2
+    query, vector = Query(text="the cat"), np.full(4, 0.5, np.float32)
     recalled = remembered(Recalled(), entry_of(query, vector, "e", [], (), 0, "one"))
     assert recalled.entries[0].asked == canonical("the cat")
     for reranker, there in (("one", True), ("other", False), ("", False)):
