@@ -28,7 +28,7 @@ from models.reranker import Reranker
 
 FOLDER: Final = "RERANKER"
 """Variable that names a version's folder: no package that is known here carries one."""
-SEES: Final = (5, 10, CANDIDATES)
+SEES: Final = (5, CANDIDATES, 2 * CANDIDATES)
 """Candidates that it is let order."""
 
 
@@ -70,11 +70,13 @@ def _compared(
     for question in asked:
         began = time.thread_time()
         vector = embedder.vectors([question.text])[0]
-        found = shelf.search(Query(text=question.text, count=CANDIDATES), vector, embedder.identity)
+        found = shelf.search(Query(text=question.text, count=max(SEES)), vector, embedder.identity)
         searched.append(time.thread_time() - began)
         began = time.thread_time()
-        scores = reranker.pairs([(question.text, shown(one)) for one in found])
+        scores = reranker.pairs([(question.text, shown(one)) for one in found[:CANDIDATES]])
         reranked.append(time.thread_time() - began)
+        rest = reranker.pairs([(question.text, shown(one)) for one in found[CANDIDATES:]])
+        scores = np.concatenate([scores, rest])
         for sees, some in figures.items():
             best = np.argsort(-scores[:sees], kind="stable")
             some.append(judged(question, [*(found[row] for row in best), *found[sees:]], where))

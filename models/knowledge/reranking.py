@@ -19,8 +19,9 @@ from models.live import LiveModels
 
 log = logging.getLogger(__name__)
 
-CANDIDATES: Final = 20
-"""Passages that it sees, the best of the fusion: each costs a run of the model over question and passage."""
+CANDIDATES: Final = 10
+"""Passages that it sees, the best of the fusion: each costs a run of the model over question and passage. Twice as many
+take a six-layer MiniLM .87 s of a processor, and so often longer than anybody waits."""
 PATIENCE_S: Final = 1.0
 """That a question waits for it; docs/knowledge.md has what it takes."""
 REST_S: Final = 2.0
