@@ -45,6 +45,8 @@ class Ground(NamedTuple):
     embedder: str
     stale: bool
     """Whether the tenant has documents that can't be found yet, or not by their meaning."""
+    reranker: str = ""
+    """Identity of the version that has ordered what was found; empty: the fusion has."""
 
 
 class Quote(NamedTuple):
@@ -92,13 +94,18 @@ class Grounding:
         """Identity of the version that questions are compared by."""
         return self._knowledge.embedder
 
+    @property
+    def reranker(self) -> str:
+        """Identity of the version that orders passages now; empty where there is none."""
+        return self._knowledge.reranking.identity
+
     async def find(self, message: Message, query: Query, asked: Asked | None = None) -> Ground:
         """asked: the question's vector, where somebody has it already. Raises KnowledgeAwayError."""
         got = await retrievals.retrieve(message.session, query, message.ts, asked)
         stale = got.stale or await self._knowledge.behind(query.tenant)
         vectors = bool(got.embedder) and not stale
         found = got.found if relevant(query, got.found, self._settings.chat_relevance, vectors=vectors) else []
-        return Ground(query, found, got.version, got.embedder, stale)
+        return Ground(query, found, got.version, got.embedder, stale, got.reranker)
 
     async def quote(self, ground: Ground, asked: Asked | None = None) -> Quote:
         """The sentences that answer best, of the passages that were found; there is one at least."""

@@ -125,13 +125,13 @@ class Sources:
         if not self._settings.chat_reuse or (drawn and inquiry.query is None):
             return None
         version: tuple[int, ...] = ()
-        embedder = self._grounding.embedder
+        embedder, reranker = self._grounding.embedder, ""
         if ground is not None:
-            version, embedder = ground.version, ground.embedder
+            version, embedder, reranker = ground.version, ground.embedder, ground.reranker
         elif inquiry.query is not None:
-            version = self._grounding.version
+            version, reranker = self._grounding.version, self._grounding.reranker
         context = blake2b(_encode(self._context(inquiry, message, sampling)), digest_size=32).digest()
-        return Grounds(message.tenant, context, version, model, embedder)
+        return Grounds(message.tenant, context, version, model, embedder, reranker)
 
     def _context(self, inquiry: Inquiry, message: Message, sampling: Sampling) -> list[Any]:
         """What else the model is told, and how it is asked."""

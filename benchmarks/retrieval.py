@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from models.knowledge.fusion import DENSE, LEXICAL
 from models.knowledge.library import Library, Record
 from models.knowledge.making import Making
 from models.knowledge.passage import Passage
-from models.knowledge.query import Query
+from models.knowledge.query import Found, Query
 from models.knowledge.recall import Entry, Recalled, alike, entry_of, exact, remembered, similar
 from models.knowledge.record import Announced, Content, Key, encode
 
@@ -97,6 +97,35 @@ def library(folder: Path | None, makings: dict[str, Any], embedder: str, *, mirr
     return shelf
 
 
+class Judged(NamedTuple):
+    """How well passages answer a question."""
+
+    gain: float
+    """nDCG@10, binary: of the section's passages."""
+    share: float
+    """Of them that are among the ten."""
+    first: float
+    """1 where one of them is among five."""
+
+
+Places = Mapping[tuple[str, int, int], tuple[str, ...]]
+"""Document, start and end of each passage -> its headings."""
+
+
+def places(makings: Mapping[str, Making]) -> Places:
+    """Of all documents."""
+    return {(name, p.start, p.end): p.headings for name, one in makings.items() for p in one.passages}
+
+
+def judged(question: Question, found: Sequence[Found], where: Places) -> Judged:
+    """found: the best first."""
+    right = sum(question.answered_by(name, headings) for (name, _, _), headings in where.items())
+    hits = [question.answered_by(one.document, where[one.document, one.start, one.end]) for one in found[:PLACES]]
+    ideal = sum(1 / np.log2(n + 2) for n in range(min(PLACES, right)))
+    gain = sum(hit / np.log2(n + 2) for n, hit in enumerate(hits)) / ideal
+    return Judged(float(gain), sum(hits) / min(PLACES, right), float(any(hits[:5])))
+
+
 def quality(
     shelf: Library,
     makings: dict[str, Making],
@@ -109,16 +138,16 @@ def quality(
     hidden: bool,
 ) -> Result:
     """nDCG@10 (binary, of the section's passages), the share of them found, and of questions with one among five."""
-    where = {(name, p.start, p.end): p.headings for name, one in makings.items() for p in one.passages}
-    gains, shares, firsts = list[float](), list[float](), list[float]()
-    for question, vector in zip(asked, vectors, strict=True):
-        right = sum(question.answered_by(name, headings) for (name, _, _), headings in where.items())
-        found = shelf.search(Query(text=question.text, count=PLACES), vector, embedder, dense, lexical)
-        hits = [question.answered_by(one.document, where[one.document, one.start, one.end]) for one in found]
-        ideal = sum(1 / np.log2(n + 2) for n in range(min(PLACES, right)))
-        gains.append(sum(hit / np.log2(n + 2) for n, hit in enumerate(hits)) / ideal)
-        shares.append(sum(hits) / min(PLACES, right))
-        firsts.append(float(any(hits[:5])))
+    where = places(makings)
+    gains, shares, firsts = zip(
+        *(
+            judged(
+                question, shelf.search(Query(text=question.text, count=PLACES), vector, embedder, dense, lexical), where
+            )
+            for question, vector in zip(asked, vectors, strict=True)
+        ),
+        strict=True,
+    )
     return Result(
         "retrieval.ndcg10",
         statistics.fmean(gains),

@@ -142,6 +142,11 @@ def _of_texts(manifest: Manifest) -> list[tuple[str, str]]:
             ("before a passage", repr(embedding.passage)),
             ("golden texts", str(len(embedding.golden))),
         ]
+    if (ranking := manifest.ranking) is not None:
+        facts += [
+            ("tokens of a pair", str(ranking.tokens)),
+            ("golden pairs", str(len(ranking.golden))),
+        ]
     if (language := manifest.language) is not None:
         facts += [
             ("weights", language.weights),

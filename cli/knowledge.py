@@ -41,13 +41,13 @@ class Knowledge(OperatorCommand):
         match action, question:
             case (None | "status", None):
                 status, document = await get(settings, worker, "knowledge", {})
-                return _refused(document) if status != 200 else Report(document, _counts(document))
+                return _refused(document) if status != 200 else Report(document, counts(document))
             case ("search", str()):
                 query = {"q": question, "count": str(options["count"]), "tags": ",".join(options["tags"])}
                 if options["tenant"] is not None:
                     query["tenant"] = options["tenant"]
                 status, document = await get(settings, worker, "knowledge/search", query)
-                return _refused(document) if status != 200 else Report(document, _passages(document))
+                return _refused(document) if status != 200 else Report(document, passages(document))
         raise UsageError("there is `knowledge status` and `knowledge search QUESTION`")
 
 
@@ -55,12 +55,15 @@ def _refused(document: dict[str, Any]) -> Report:
     return Report(document, [str(document["message"])], ok=False)
 
 
-def _counts(document: dict[str, Any]) -> list[str]:
+def counts(document: dict[str, Any]) -> list[str]:
+    """What `knowledge status` shows of GET /knowledge."""
     shown = ("documents", "passages", "vectors", "pending", "failed", "embedder")
-    return columns(shown, [tuple("-" if document[name] is None else document[name] for name in shown)])
+    table = columns(shown, [tuple("-" if document[name] is None else document[name] for name in shown)])
+    return [*table, *_unranked((document.get("reranker") or {}).get("error"))]
 
 
-def _passages(document: dict[str, Any]) -> list[str]:
+def passages(document: dict[str, Any]) -> list[str]:
+    """What `knowledge search` shows of GET /knowledge/search."""
     lines = []
     for number, one in enumerate(document["found"], start=1):
         where = " > ".join(dict.fromkeys(filter(None, (one["title"] or one["document"], *one["headings"]))))
@@ -68,4 +71,8 @@ def _passages(document: dict[str, Any]) -> list[str]:
         lines += textwrap.wrap(
             one["text"], WIDTH, initial_indent="   ", subsequent_indent="   ", max_lines=LINES, placeholder=" …"
         )
-    return lines or ["Nothing that is known has to do with it."]
+    return [*(lines or ["Nothing that is known has to do with it."]), *_unranked(document.get("unranked"))]
+
+
+def _unranked(why: str | None) -> list[str]:
+    return [] if why is None else ["", f"Not reranked: {why}."]

@@ -120,6 +120,13 @@ class Models(OperatorCommand):
         option("--output", default=None, help="add: the output with the scores, where several could be."),
         option("--decision", default=None, help="add: LABEL>0.85, or value>10: what makes a prediction a yes."),
         option("--reference", default=None, help="add: a CSV file with a sample of the fields, for drift to be seen."),
+        option(
+            "--reranker",
+            is_flag=True,
+            default=False,
+            help="add: a text classifier with one label scores pairs of question and passage, where its folder doesn't "
+            "say so.",
+        ),
         option("--trust-pickle", is_flag=True, default=False, help="add: load a pickle, which runs the code in it."),
         option("--dry-run", is_flag=True, default=False, help="add: show what would be made, and publish nothing."),
     )
@@ -245,6 +252,7 @@ def _wishes(options: dict[str, Any]) -> Wishes:
         output=options["output"],
         decision=options["decision"],
         reference=Path(options["reference"]) if options["reference"] else None,
+        reranker=options["reranker"],
         trust_pickle=options["trust_pickle"],
     )
 

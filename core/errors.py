@@ -42,6 +42,7 @@ HomunculusError
 ├── KnowledgeAwayError   the worker can't search now: ask again
 ├── QdrantError      Qdrant doesn't do what it is asked: answers come from words alone, and what is to be written waits
 │   └── CollectionError      its collection isn't one of ours: says what to do
+├── RerankError      a question's passages can't be reranked: they stay in the order in which they were found
 ├── BackupError      state is neither saved nor restored: what was there before is there still
 │   └── DamagedFileError     a file of state isn't what its manifest says
 ├── TrialError       a test of an application (engine/testing) can't go on: says what it waits for
@@ -260,6 +261,10 @@ class QdrantError(HomunculusError):
 
 class CollectionError(QdrantError):
     """A collection of that name has vectors of another kind."""
+
+
+class RerankError(HomunculusError):
+    """A question's passages stay in the order in which they were found."""
 
 
 class BackupError(HomunculusError):

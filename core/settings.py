@@ -111,6 +111,9 @@ class Settings(BaseSettings):
     """Model of observations that name none. Default: the only one that is deployed."""
     embedder: str | None = None
     """Model that makes vectors of documents and questions. Default: the only embedder that is deployed."""
+    reranker_model: str | None = None
+    """Model that reads a question and each of the ten best passages together, and orders them anew: a question waits
+    for it, a second at most. Default: none, and the fused order stands (docs/knowledge.md has what one gains)."""
     qdrant_url: AnyHttpUrl | None = None
     """Qdrant server that holds the passages' vectors, like http://qdrant:6333: no worker keeps them in memory then, and
     a question costs a round trip. Its collection is called APP_ID. Default: each worker holds them itself."""

@@ -287,7 +287,7 @@ def create_app(settings: Settings, background: Iterable[Background] = ()) -> App
             settings.data_dir / ".kv" / (settings.worker_id or "worker"),
             settings.chat_disk,
         ),
-        beside=frozenset(filter(None, [settings.intent_model])),
+        beside=frozenset(filter(None, [settings.intent_model, settings.reranker_model])),
     )
     return App(settings, models, declared, background)
 

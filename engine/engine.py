@@ -52,7 +52,7 @@ class Engine:
         self.settings = settings
         self.tables = dict(tables)
         self.models = models
-        self.knowledge = Knowledge(models, settings.embedder, Qdrant.of(settings))
+        self.knowledge = Knowledge(models, settings.embedder, Qdrant.of(settings), settings.reranker_model)
         self.name = settings.worker_id or f"{socket.gethostname()}-{settings.web_port}"
         """Who this worker is: WORKER_ID, or host and web port."""
         self.tasks: dict[int, PartitionTask] = {}

@@ -44,6 +44,8 @@ class Wishes:
     """LABEL>0.85; VALUE>10 or >10 for regressors."""
     reference: Path | None = None
     """A CSV file: a sample of its fields, which drift is measured against."""
+    reranker: bool = False
+    """Whether a model that classifies texts scores pairs of question and passage, where it doesn't say so itself."""
     trust_pickle: bool = False
     """Whether a pickle may be loaded, which runs whatever code is in it."""
 
@@ -56,7 +58,7 @@ def prepare(source: Path, into: Path, wishes: Wishes, versions: Callable[[str], 
     """
     if source.is_dir() and (source / MANIFEST).exists():
         return _finished(source, wishes)
-    if (make := maker_of(source)) is not None:
+    if (make := maker_of(source, wishes.reranker)) is not None:
         return make(source, into, _draft(source, wishes, versions))
     mlflow = MlflowModel.read(source) if (source / MLMODEL).is_file() else None
     file = mlflow.onnx if mlflow else _model_of(source)

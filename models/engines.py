@@ -18,6 +18,7 @@ from models.folder import ModelFolder
 from models.inference import InferenceThread
 from models.manifest import Kind
 from models.precision import FP32
+from models.reranker.reranker import Reranker
 from models.runtime import Runtime
 
 log = logging.getLogger(__name__)
@@ -60,7 +61,7 @@ def load(
     precision: str = FP32,
     share: Share | None = None,
     talking: Talking | None = None,
-) -> Runtime | Decoder | Embedder | Adapter:
+) -> Runtime | Decoder | Embedder | Adapter | Reranker:
     """Loads and verifies, which takes its time: call it off the event loop. Raises the ModelErrors of the engine.
 
     precision, share: as Runtime takes them; models for texts have one precision. talking: of language models; without
@@ -74,4 +75,6 @@ def load(
         return Adapter(folder)
     if folder.manifest.kind is Kind.EMBEDDER:
         return Embedder(folder, device, thread, aside, warming, precision, share)
+    if folder.manifest.kind is Kind.RERANKER:
+        return Reranker(folder, device, thread, aside, warming, precision, share)
     return Runtime(folder, device, thread, aside, warming, precision, share)

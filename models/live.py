@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, Final
 
 from core.errors import AdapterError, HeldError, ModelError, NoModelError, NoRoomError, UnknownModelError, UsageError
@@ -24,6 +24,7 @@ from models.inference import InferenceThread
 from models.loading import Loader, whole
 from models.manifest import Manifest
 from models.precision import FP32
+from models.reranker.reranker import Reranker
 from models.routing import Routing
 from models.status import Filling, Late
 from models.store import ModelStore
@@ -385,14 +386,15 @@ class LiveModels:
     def embedding(self, name: str | None = None) -> Iterator[Embedder | None]:
         """Holds the embedder: it isn't freed before the block ends, whatever is deployed meanwhile."""
         version = self._embedder(name)
-        if version is None:
-            yield None
-            return
-        version.hold()
-        try:
-            yield version.engine if isinstance(version.engine, Embedder) else None
-        finally:
-            version.release()
+        with nullcontext() if version is None else version.held():
+            yield version.engine if version is not None and isinstance(version.engine, Embedder) else None
+
+    @contextmanager
+    def reranking(self, name: str | None) -> Iterator[Reranker | None]:
+        """Holds the reranker of that name, as embedding() does. None while it isn't live, or where no name is given."""
+        version = self.get(name) if name else None
+        with nullcontext() if version is None else version.held():
+            yield version.engine if version is not None and isinstance(version.engine, Reranker) else None
 
     def get(self, name: str) -> LiveVersion | None:
         """The active version now, or None. To compute on it, hold it with `using`."""

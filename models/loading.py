@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Final
 
 from core.errors import NoRoomError, UnsafeModelError
 from models.budget import Share
@@ -13,12 +14,14 @@ from models.decoder.adapter import Adapter
 from models.decoder.decoder import Decoder
 from models.device import Device
 from models.embedder.embedder import Embedder
+from models.embedder.feed import BATCH
 from models.engines import Talking
 from models.engines import load as begin
 from models.folder import ModelFolder
 from models.inference import InferenceThread
 from models.manifest import Kind, Manifest
 from models.precision import FP32
+from models.reranker.reranker import Reranker
 from models.runtime import Runtime
 from models.store import ModelStore
 from models.swap import Course, Stage
@@ -26,6 +29,9 @@ from models.verifier import Place, Verifier, patience
 from models.version import LiveVersion, Load
 
 log = logging.getLogger(__name__)
+
+NICE: Final = 5
+"""How much the thread of rerankers lets others pass: as a decoder's."""
 
 
 class Loader:
@@ -51,6 +57,7 @@ class Loader:
         self._aside = aside
         self._talking = talking or Talking()
         self._texts: InferenceThread | None = None
+        self._pairs: InferenceThread | None = None
         self._turn = asyncio.Lock()
         self._weights: dict[str, int] = {}
         """Key of a folder and precision -> bytes of its weights, for those that have been candidates."""
@@ -148,7 +155,12 @@ class Loader:
         return LiveVersion(runtime.manifest, runtime, course, precision, share)
 
     def _thread_of(self, manifest: Manifest) -> InferenceThread:
-        """Questions are embedded on a thread of their own: in the way of no score."""
+        """Questions are embedded on a thread of their own: in the way of no score. Rerankers have another one, where a
+        run is BATCH pairs at most and lets others pass: in the way of no question either."""
+        if manifest.kind is Kind.RERANKER:
+            if self._pairs is None:
+                self._pairs = InferenceThread("pairs", max_rows=BATCH, nice=NICE)
+            return self._pairs
         if manifest.kind is not Kind.EMBEDDER:
             return self.thread
         if self._texts is None:
@@ -158,7 +170,7 @@ class Loader:
     async def begun_again(self, version: LiveVersion) -> LiveVersion:
         """Loads what has been unloaded, whatever is left of the device. Raises as begun()."""
         runtime = version.engine
-        assert isinstance(runtime, Runtime | Embedder)
+        assert isinstance(runtime, Runtime | Embedder | Reranker)
         course = Course(version.course.who)
         course.to(Stage.VERIFYING)
         share = self.device.memory.take(runtime.folder.identity, self.need(runtime.folder, version.precision))
@@ -187,7 +199,7 @@ def whole(load: Load) -> str:
     return version if precision == FP32 else f"{version} in {precision}"
 
 
-def _let_go(loading: asyncio.Future[Runtime | Decoder | Embedder | Adapter]) -> None:
+def _let_go(loading: asyncio.Future[Runtime | Decoder | Embedder | Adapter | Reranker]) -> None:
     """Of a load that nobody waits for any more."""
     if not loading.cancelled() and loading.exception() is None:
         loading.result().close()

@@ -21,6 +21,7 @@ from models.language import TEMPLATE, TOKENIZER, AdapterOf, Language
 from models.part import Part, Share
 from models.precision import FP32, Precision
 from models.quality import Performance
+from models.ranking import Ranking
 from models.reading import Reading
 from models.reference import CELLS, CategoryReference, FeatureReference
 
@@ -58,6 +59,8 @@ class Kind(StrEnum):
     """Changes a language model, for the messages that name it."""
     EMBEDDER = "embedder"
     """Makes texts vectors, and answers no observations."""
+    RERANKER = "reranker"
+    """Scores how well passages answer a question, and answers no observations."""
 
     @property
     def scores(self) -> bool:
@@ -197,7 +200,7 @@ class Manifest(Part):
     performance: Performance | None = None
     """How labels that come back are judged; null: as a Performance without anything said."""
     golden: tuple[Golden, ...] = ()
-    """Of models that score; a decoder's are in `language`, an embedder's in `embedding`."""
+    """Of models that score; a decoder's are in `language`, an embedder's in `embedding`, a reranker's in `ranking`."""
     precisions: dict[PrecisionName, Precision] = Field(default_factory=dict)
     """Name -> the same model in another file (models/precision.py). model.onnx is fp32; where it is named, then for its
     latency."""
@@ -205,6 +208,8 @@ class Manifest(Part):
     """Of decoders."""
     embedding: Embedding | None = None
     """Of embedders."""
+    ranking: Ranking | None = None
+    """Of rerankers."""
     adapter: AdapterOf | None = None
     """Of adapters."""
     licence: str | None = None
@@ -222,7 +227,8 @@ class Manifest(Part):
             return self
         if any(part is not None for part in self._of_texts.values()):
             raise ValueError(
-                f"language belongs to a decoder, embedding to an embedder, adapter to an adapter; not to a {self.kind}"
+                "language belongs to a decoder, embedding to an embedder, adapter to an adapter, "
+                f"ranking to a reranker; not to a {self.kind}"
             )
         if not self.inputs:
             raise ValueError(f"a {self.kind} needs inputs")
@@ -266,7 +272,12 @@ class Manifest(Part):
     @property
     def _of_texts(self) -> dict[Kind, object]:
         """What each kind that scores nothing is described by."""
-        return {Kind.DECODER: self.language, Kind.EMBEDDER: self.embedding, Kind.ADAPTER: self.adapter}
+        return {
+            Kind.DECODER: self.language,
+            Kind.EMBEDDER: self.embedding,
+            Kind.ADAPTER: self.adapter,
+            Kind.RERANKER: self.ranking,
+        }
 
     def _check_reading(self) -> None:
         texts = [given for given in self.inputs.values() if given.dtype is Dtype.STRING and len(given.fields) == 1]
@@ -278,14 +289,19 @@ class Manifest(Part):
             raise ValueError("a model that reads texts has no precisions")
 
     def _check_texts(self) -> None:
-        part = {Kind.DECODER: "language", Kind.EMBEDDER: "embedding", Kind.ADAPTER: "adapter"}[self.kind]
+        part = {
+            Kind.DECODER: "language",
+            Kind.EMBEDDER: "embedding",
+            Kind.ADAPTER: "adapter",
+            Kind.RERANKER: "ranking",
+        }[self.kind]
         if [kind for kind, described in self._of_texts.items() if described is not None] != [self.kind]:
             raise ValueError(f"kind {self.kind} needs {part}, and nothing of another kind")
         if self.inputs or self.labels or self.golden or self.outputs != Outputs() or self.thresholds != Thresholds():
             raise ValueError(
                 f"kind {self.kind} has neither inputs, outputs, labels and thresholds nor golden: see {part}"
             )
-        wanted = {Kind.DECODER: {TOKENIZER, TEMPLATE}, Kind.EMBEDDER: {TOKENIZER}, Kind.ADAPTER: set[str]()}[self.kind]
+        wanted = {Kind.DECODER: {TOKENIZER, TEMPLATE}, Kind.ADAPTER: set[str]()}.get(self.kind, {TOKENIZER})
         if missing := wanted - self.files.keys():
             raise ValueError(f"files must name {', '.join(sorted(missing))}")
 

@@ -18,8 +18,13 @@ Maker = Callable[[Path, Path, Draft], ModelFolder]
 """Source, a store, what was said of it -> the version, in that store."""
 
 
-def maker_of(source: Path) -> Maker | None:
-    """None for what is something else. Raises ModelError for a pretrained model that nothing can be made of here."""
+def maker_of(source: Path, reranker: bool = False) -> Maker | None:
+    """None for what is something else. reranker: it is one, whether or not it says so itself. Raises ModelError for a
+    pretrained model that nothing can be made of here."""
+    from models.convert.export.reranker import ranks
+
+    if reranker or (source.is_dir() and ranks(source)):
+        return _reranker
     if source.is_file():
         return _decoder if source.suffix == ".gguf" else None
     if (source / "modules.json").is_file():
@@ -69,6 +74,13 @@ def _classifier(source: Path, store: Path, draft: Draft) -> ModelFolder:
         labels=draft.labels,
         decision=draft.decision,
     )
+
+
+def _reranker(source: Path, store: Path, draft: Draft) -> ModelFolder:
+    from models.convert import export
+
+    _only(draft, "a reranker")
+    return export.reranker(source, store, name=draft.name, version=draft.version)
 
 
 def _decoder(source: Path, store: Path, draft: Draft) -> ModelFolder:

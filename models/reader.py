@@ -24,8 +24,8 @@ class Reader:
 
     def __init__(self, folder: ModelFolder, reading: Reading, session: Any) -> None:
         """Raises ManifestError for a tokenizer or a graph that isn't one."""
-        tokens = Tokens(folder.path / TOKENIZER, reading.tokens)
-        self._session, self._feed = session, Feed(tokens, session, folder.identity)
+        self._tokens = Tokens(folder.path / TOKENIZER, reading.tokens)
+        self._session, self._feed = session, Feed(session, folder.identity)
         self._longest = "a " * reading.tokens
         self._who = folder.identity
 
@@ -34,7 +34,7 @@ class Reader:
         (column,) = inputs.values()
         texts = [str(text) for text in column[:, 0]]
         found: dict[str, Array] = {}
-        for run in self._feed.runs(texts):
+        for run in self._feed.runs(self._tokens.encode(texts)):
             for name, part in zip(outputs, self._session.run(list(outputs), run.feed), strict=True):
                 if name not in found:
                     found[name] = np.empty((len(texts), *part.shape[1:]), part.dtype)
@@ -43,7 +43,7 @@ class Reader:
 
     def check_longest(self, outputs: Sequence[str]) -> None:
         """Runs two texts of the full length: no golden example need be one. Raises ManifestError."""
-        for run in self._feed.runs([self._longest] * 2):
+        for run in self._feed.runs(self._tokens.encode([self._longest] * 2)):
             try:
                 self._session.run(list(outputs), run.feed)
             except Exception as error:

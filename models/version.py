@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -158,6 +160,15 @@ class LiveVersion:
         if isinstance(self.engine, Decoder | Adapter):
             raise UsageError(f"{self.manifest.identity} is a {self.manifest.kind}: it is for messages")
         return Scores.of(self.manifest, await self.engine.run(inputs, aside=aside))
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """One more computes on it until the block ends."""
+        self.hold()
+        try:
+            yield
+        finally:
+            self.release()
 
     def hold(self) -> None:
         """One more computes on it."""

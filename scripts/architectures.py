@@ -20,9 +20,10 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from core.errors import ConversionError  # noqa: E402  its own folder comes first on the path, as in app.py
-from models.convert.export import classifier, embedder  # noqa: E402
+from models.convert.export import classifier, embedder, reranker  # noqa: E402
 from models.folder import ModelFolder  # noqa: E402
 
+SEQUENCES: Final = "AutoModelForSequenceClassification"
 SIZES: Final = {
     "hidden_size": 32,
     "num_hidden_layers": 2,
@@ -55,6 +56,14 @@ CLASSIFIERS: Final[dict[str, tuple[str, dict[str, Any], int]]] = {
     "mpnet": ("MPNetConfig", SIZES, 1),
 }
 """Name -> configuration, what differs, and how many labels; one: a regressor."""
+RERANKERS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
+    "bert": ("BertConfig", SIZES),
+    "roberta": ("RobertaConfig", SIZES),
+    "xlm-roberta": ("XLMRobertaConfig", SIZES),
+    "distilbert": ("DistilBertConfig", DISTILBERT),
+    "deberta-v2": ("DebertaV2Config", DEBERTA),
+}
+"""Name -> configuration, what differs."""
 
 
 def main(wanted: list[str]) -> int:
@@ -64,6 +73,7 @@ def main(wanted: list[str]) -> int:
     for what, known, source, export in (
         ("embedder", ENCODERS, _sentence_folder, embedder),
         ("classifier", CLASSIFIERS, _text_classifier, classifier),
+        ("reranker", RERANKERS, _cross_encoder, reranker),
     ):
         for name in known:
             if not wanted or name in wanted:
@@ -102,7 +112,16 @@ def _sentence_folder(name: str, folder: Path) -> Path:
 
 def _text_classifier(name: str, folder: Path) -> Path:
     kind, options, labels = CLASSIFIERS[name]
-    return _saved(kind, {**options, "num_labels": labels}, folder, "AutoModelForSequenceClassification")
+    return _saved(kind, {**options, "num_labels": labels}, folder, SEQUENCES)
+
+
+def _cross_encoder(name: str, folder: Path) -> Path:
+    from sentence_transformers import CrossEncoder
+
+    kind, options = RERANKERS[name]
+    plain = _saved(kind, {**options, "num_labels": 1}, folder.with_name(f"{name}-plain"), SEQUENCES)
+    CrossEncoder(str(plain), device="cpu").save_pretrained(str(folder))
+    return folder
 
 
 def _saved(kind: str, options: dict[str, Any], folder: Path, auto: str) -> Path:
@@ -138,7 +157,7 @@ def _tokenizer() -> Any:
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
     made.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
     )
     made.add_special_tokens(["[PAD]", "[CLS]", "[SEP]"])
     return made

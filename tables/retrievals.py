@@ -38,6 +38,10 @@ class Retrieved(NamedTuple):
     embedder: str
     stale: bool = False
     """Qdrant was asked in vain: found by words alone, and not kept for the next question."""
+    reranker: str = ""
+    """Identity of the version that has ordered them; empty: the fusion has."""
+    unranked: str | None = None
+    """Why the reranker that is set hasn't."""
 
 
 class Retrievals(Table[str, Recalled]):
@@ -59,16 +63,17 @@ class Retrievals(Table[str, Recalled]):
         """
         knowledge = current_slice().task.engine.knowledge
         recalled = self.get(session) or Recalled()
-        own = exact(recalled, query, knowledge.embedder, now)
+        reranker = knowledge.reranking.identity
+        own = exact(recalled, query, knowledge.embedder, now, reranker)
         if own is not None and (again := await self._again(knowledge, query, own)) is not None:
             return self._reused(knowledge, session, own, again)
         if own is None:
-            near = alike(recalled, query, knowledge.embedder, now)
+            near = alike(recalled, query, knowledge.embedder, now, reranker)
             by_words = near is not None
             if near is None:
                 asked = await knowledge.asked(query.text) if asked is None else asked
                 if asked.vector is not None:
-                    near = similar(recalled, query, asked.vector, asked.embedder, now)
+                    near = similar(recalled, query, asked.vector, asked.embedder, now, reranker)
             if near is not None and (again := await self._again(knowledge, query, near)) is not None:
                 if knowledge.counts["similar"] % COMPARED == 0:
                     await self._compare(knowledge, query, asked, again.found)
@@ -78,15 +83,18 @@ class Retrievals(Table[str, Recalled]):
             asked = await knowledge.asked(query.text)
         knowledge.counts["miss"] += 1
         answer = await knowledge.search(query, asked)
+        told = Retrieved(
+            answer.found, "search", answer.version, answer.embedder, answer.stale, answer.reranker, answer.unranked
+        )
         if answer.stale:
-            return Retrieved(answer.found, "search", answer.version, answer.embedder, stale=True)
-        fresh = entry_of(query, asked.vector, answer.embedder, answer.found, answer.version, now)
+            return told
+        fresh = entry_of(query, asked.vector, answer.embedder, answer.found, answer.version, now, answer.reranker)
         newest = self.get(session) or Recalled()  # another agent may have asked meanwhile
         for one in newest.entries:
             one.uses += self._uses.get(session, Counter())[one.asked]
         self._uses.pop(session, None)
         self[session] = remembered(newest, fresh)
-        return Retrieved(answer.found, "search", answer.version, answer.embedder)
+        return told
 
     async def _again(self, knowledge: Knowledge, query: Query, entry: Entry) -> Retrieved | None:
         """What an entry found, as it is now; None where that isn't what a search would find any more."""
@@ -94,7 +102,7 @@ class Retrievals(Table[str, Recalled]):
         if again is None:
             knowledge.counts["stale"] += 1
             return None
-        return Retrieved(again.found, "exact", again.version, entry.embedder)
+        return Retrieved(again.found, "exact", again.version, entry.embedder, reranker=entry.reranker)
 
     def _reused(self, knowledge: Knowledge, session: str, entry: Entry, again: Retrieved) -> Retrieved:
         knowledge.counts[again.source] += 1

@@ -34,6 +34,19 @@ class QdrantStatus(msgspec.Struct):
     """Changes of this worker's partitions that it hasn't been told of."""
 
 
+class RerankerStatus(msgspec.Struct):
+    """What orders passages anew, where HOMUNCULUS_RERANKER_MODEL names it. Questions, by what came of each."""
+
+    model: str | None
+    """NAME@VERSION; null: it isn't live here, and the fused order stands."""
+    error: str | None
+    """Why the last question wasn't reranked; null: it was."""
+    reranked: int
+    late: int
+    failed: int
+    away: int
+
+
 class KnowledgeStatus(msgspec.Struct):
     """GET /knowledge."""
 
@@ -60,6 +73,8 @@ class KnowledgeStatus(msgspec.Struct):
     """Partition of `passages` -> next offset: the version of the knowledge."""
     qdrant: QdrantStatus | None
     """null: this worker compares the vectors itself."""
+    reranker: RerankerStatus | None
+    """null: none is set."""
 
 
 class SearchAnswer(msgspec.Struct):
@@ -73,6 +88,10 @@ class SearchAnswer(msgspec.Struct):
     """Whether meaning counted, or words alone."""
     stale: bool
     """Qdrant was asked in vain: words alone have found these."""
+    reranked: bool
+    """Whether a reranker has ordered them; else the fused ranks have."""
+    unranked: str | None
+    """Why the reranker that is set hasn't; null: it has, or none is set."""
     ms: float
 
 
@@ -122,10 +141,17 @@ class Knowledge:
         began = time.perf_counter()
         answer = await self._app.engine.knowledge.search(query)
         ms = round(1e3 * (time.perf_counter() - began), 2)
-        worker = self._app.engine.name
-        return answers.json(
-            SearchAnswer(worker, answer.found, list(answer.version), bool(answer.embedder), answer.stale, ms)
+        told = SearchAnswer(
+            worker=self._app.engine.name,
+            found=answer.found,
+            version=list(answer.version),
+            embedder=bool(answer.embedder),
+            stale=answer.stale,
+            reranked=bool(answer.reranker),
+            unranked=answer.unranked,
+            ms=ms,
         )
+        return answers.json(told)
 
 
 def _count(text: str) -> int:

@@ -18,6 +18,7 @@ from engine.app import App
 from engine.pulse import age
 from models.decoder.decoder import Decoder
 from models.joining import Fate
+from models.knowledge.reranking import OUTCOMES as RERANKED
 from models.limits import Verdict
 from models.swap import Stage
 from models.version import LiveVersion
@@ -285,6 +286,9 @@ class WorkerCollector(Collector):
         yield _counter("knowledge_questions", "Questions of sessions", ["outcome"], outcomes)
         similar = {outcome: knowledge.likenesses[outcome] for outcome in LIKENESSES}
         yield _counter("similar_answers", "Questions similar to an answered one", ["outcome"], similar)
+        if knowledge.reranking.name is not None:
+            reranked = {outcome: knowledge.reranking.counts[outcome] for outcome in RERANKED}
+            yield _counter("knowledge_reranked", "Questions that a reranker was set for", ["outcome"], reranked)
         if knowledge.qdrant is not None:
             waiting = (seen.get("qdrant") or {}).get("waiting", 0)
             yield _gauge(

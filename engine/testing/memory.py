@@ -117,7 +117,7 @@ class InMemory(Trial):
             stack.push_async_callback(thread.close)
             sizes = Sizes(settings.chat_slots, settings.chat_context, threads=settings.chat_threads)
             talking = Talking(sizes, self._folder / ".kv", settings.chat_disk)
-            beside = frozenset(filter(None, [settings.intent_model]))
+            beside = frozenset(filter(None, [settings.intent_model, settings.reranker_model]))
             self.models = LiveModels(store, device, thread, settings.default_model, talking=talking, beside=beside)
             stack.push_async_callback(self._free)
             stack.push_async_callback(self._close)

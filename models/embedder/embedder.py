@@ -78,7 +78,7 @@ class Embedder:
         except Exception as error:
             raise ManifestError(f"{folder.identity}: {folder.onnx.name} can't be loaded: {error}") from error
         self._session = session
-        self._feed = Feed(self.tokens, session, folder.identity)
+        self._feed = Feed(session, folder.identity)
         if self.spec.output not in (outputs := [one.name for one in session.get_outputs()]):
             raise ManifestError(f"{folder.identity}: the graph has no output {self.spec.output!r}, only {outputs}")
         warming()
@@ -120,7 +120,7 @@ class Embedder:
         if session is None:
             raise UsageError(f"{self.manifest.identity} is closed; hold it with LiveModels.using while it computes")
         result = np.empty((len(texts), self.spec.size), np.float32)
-        for run in self._feed.runs(texts):
+        for run in self._feed.runs(self.tokens.encode(texts)):
             (output,) = session.run([self.spec.output], run.feed)
             result[run.rows] = pooled(np.asarray(output, np.float32), run.mask, self.spec)
         return result

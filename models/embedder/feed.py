@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from core.errors import ManifestError
-from models.embedder.tokens import Tokens
 from models.engine import Array
+
+if TYPE_CHECKING:
+    from tokenizers import Encoding
 
 BATCH: Final = 8
 """Texts of one run: more of them on one thread gain nothing, and wait longer for the longest."""
@@ -35,28 +37,28 @@ class Run(NamedTuple):
 class Feed:
     """One session's."""
 
-    def __init__(self, tokens: Tokens, session: Any, who: str) -> None:
+    def __init__(self, session: Any, who: str) -> None:
         """Raises ManifestError for a graph that wants something else than tokens."""
-        self._tokens = tokens
         known = {"tensor(int64)": np.int64, "tensor(int32)": np.int32}
         self._types: dict[str, Any] = {given.name: known.get(given.type) for given in session.get_inputs()}
         odd = [name for name, kind in self._types.items() if kind is None or name not in (IDS, MASK, TYPES)]
         if odd:
             raise ManifestError(f"{who}: the graph wants {odd}; one for texts takes {IDS}, {MASK} and {TYPES}")
 
-    def runs(self, texts: Sequence[str]) -> Iterator[Run]:
-        """Every text is in one of them."""
-        encoded = [one.ids for one in self._tokens.encode(texts)]
-        for rows in buckets([len(ids) for ids in encoded]):
+    def runs(self, encoded: Sequence[Encoding]) -> Iterator[Run]:
+        """Every text, or pair of texts, is in one of them."""
+        for rows in buckets([len(one.ids) for one in encoded]):
             yield self._run(rows, [encoded[row] for row in rows])
 
-    def _run(self, rows: list[int], encoded: Sequence[Sequence[int]]) -> Run:
-        ids = np.zeros((len(encoded), max(1, *map(len, encoded))), np.int64)
-        mask = np.zeros_like(ids)
-        for row, tokens in enumerate(encoded):
-            ids[row, : len(tokens)] = tokens
-            mask[row, : len(tokens)] = 1
-        given = {IDS: ids, MASK: mask, TYPES: np.zeros_like(ids)}
+    def _run(self, rows: list[int], encoded: Sequence[Encoding]) -> Run:
+        ids = np.zeros((len(encoded), max(1, *(len(one.ids) for one in encoded))), np.int64)
+        mask, types = np.zeros_like(ids), np.zeros_like(ids)
+        for row, one in enumerate(encoded):
+            length = len(one.ids)
+            ids[row, :length] = one.ids
+            mask[row, :length] = 1
+            types[row, :length] = one.type_ids
+        given = {IDS: ids, MASK: mask, TYPES: types}
         return Run(rows, {name: given[name].astype(dtype) for name, dtype in self._types.items()}, mask)
 
 

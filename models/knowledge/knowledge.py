@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from core.errors import KnowledgeAwayError, QdrantError
@@ -18,6 +19,7 @@ from models.knowledge.qdrant import Qdrant, Told
 from models.knowledge.query import LONGEST, Found, Query
 from models.knowledge.recall import Entry
 from models.knowledge.record import WIRE
+from models.knowledge.reranking import Reranking
 from models.knowledge.search import DEPTH
 from models.live import LiveModels
 
@@ -48,16 +50,27 @@ class Answer(NamedTuple):
     embedder: str
     stale: bool = False
     """Qdrant was asked in vain: these are what words alone find."""
+    reranker: str = ""
+    """Identity of the version that has ordered them; empty: the fusion has."""
+    unranked: str | None = None
+    """Why the reranker that is set hasn't."""
 
 
 class Knowledge:
     """The library of this worker, and the embedder that it goes with. Belongs to one event loop; made before it is
     opened."""
 
-    def __init__(self, models: LiveModels, embedder: str | None = None, qdrant: Qdrant | None = None) -> None:
+    def __init__(
+        self,
+        models: LiveModels,
+        embedder: str | None = None,
+        qdrant: Qdrant | None = None,
+        reranker: str | None = None,
+    ) -> None:
         """embedder: the model's name; None: the only one there is. qdrant: what compares the vectors; None: this
-        worker."""
+        worker. reranker: the model that orders what was found; None: nobody does."""
         self.qdrant = qdrant
+        self.reranking = Reranking(models, reranker)
         self._models = models
         self._name = embedder
         self._library: Library | None = None
@@ -148,11 +161,14 @@ class Knowledge:
 
         told, stale = await self._told(query, asked)
 
+        wide = replace(query, count=self.reranking.wanted(query.count))
+
         def look() -> list[Found]:
-            return library.search(query, asked.vector, asked.embedder, told=told)
+            return library.search(wide, asked.vector, asked.embedder, told=told)
 
         found = await asyncio.get_running_loop().run_in_executor(self._reader, look)
-        return Answer(found, stamp, version, asked.embedder, stale)
+        best = await self.reranking.ranked(query.text[:LONGEST], found, query.count)
+        return Answer(best.found, stamp, version, asked.embedder, stale, best.reranker, best.unranked)
 
     async def _told(self, query: Query, asked: Asked) -> tuple[list[Told] | None, bool]:
         """What Qdrant finds, where there is one; nothing where it fails, and whether it did."""
@@ -176,7 +192,7 @@ class Knowledge:
             return library.again(query, entry.hits, vector, entry.version)
 
         found = await asyncio.get_running_loop().run_in_executor(self._reader, look)
-        return None if found is None else Answer(found, stamp, version, entry.embedder)
+        return None if found is None else Answer(found, stamp, version, entry.embedder, reranker=entry.reranker)
 
     async def there(self, tenant: str | None, passages: Iterable[str]) -> set[str]:
         """As Search.there."""
@@ -211,6 +227,7 @@ class Knowledge:
             "caught_up": self.caught_up.is_set(),
             "making": self.making,
             "qdrant": qdrant,
+            "reranker": self.reranking.status(),
             "retrievals": dict(self.counts),
             "similar_answers": dict(self.likenesses),
         }

@@ -70,6 +70,8 @@ class Found(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """To the question; None where it was found by its words alone."""
     bm25: float | None = None
     """Larger is better; None where it was found by its meaning alone."""
+    rerank: float | None = None
+    """Of the reranker, whose order it is then: larger is better; None where none has judged it."""
 
 
 class Hit(msgspec.Struct, frozen=True, array_like=True):
@@ -79,3 +81,4 @@ class Hit(msgspec.Struct, frozen=True, array_like=True):
     score: float
     cosine: float | None = None
     bm25: float | None = None
+    rerank: float | None = None

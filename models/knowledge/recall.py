@@ -43,6 +43,8 @@ class Entry(msgspec.Struct, array_like=True):
     rank: float = 0.0
     gist: str = ""
     """Query.gist."""
+    reranker: str = ""
+    """Identity of the version that has ordered the hits; empty: the fusion has."""
 
     @property
     def size(self) -> int:
@@ -79,41 +81,32 @@ def scope_of(query: Query) -> str:
     return blake2b("\0".join(parts).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
-def exact(recalled: Recalled, query: Query, embedder: str, now: int) -> Entry | None:
-    """The entry of the very same question. now: event time, ms. What is too old is passed over, not removed: reading
-    never waits for tidying."""
-    asked, scope = canonical(query.text), scope_of(query)
-    for entry in recalled.entries:
-        if entry.asked == asked and entry.scope == scope and entry.embedder == embedder and _fresh(entry, now):
-            return entry
-    return None
+def exact(recalled: Recalled, query: Query, embedder: str, now: int, reranker: str = "") -> Entry | None:
+    """The entry of the very same question. now: event time, ms. reranker: who orders passages now. What is too old is
+    passed over, not removed: reading never waits for tidying."""
+    asked = canonical(query.text)
+    return next((one for one in _those(recalled, query, embedder, now, reranker) if one.asked == asked), None)
 
 
-def alike(recalled: Recalled, query: Query, embedder: str, now: int) -> Entry | None:
+def alike(recalled: Recalled, query: Query, embedder: str, now: int, reranker: str = "") -> Entry | None:
     """The newest entry of a question with the same gist: it takes no vector to tell that it is similar."""
-    gist, scope = query.gist(), scope_of(query)
-    for entry in reversed(recalled.entries):
-        if gist and entry.gist == gist and entry.scope == scope and entry.embedder == embedder and _fresh(entry, now):
-            return entry
-    return None
+    gist = query.gist()
+    those = _those(recalled, query, embedder, now, reranker)
+    return next((one for one in reversed(those) if gist and one.gist == gist), None)
 
 
 def similar(
-    recalled: Recalled, query: Query, vector: NDArray[np.float32], embedder: str, now: int, least: float = SIMILAR
+    recalled: Recalled, query: Query, vector: NDArray[np.float32], embedder: str, now: int, reranker: str = ""
 ) -> Entry | None:
     """The entry of the nearest question, where that is near enough. vector: (size,), of length 1."""
-    scope, size = scope_of(query), len(vector) * WIRE.itemsize
-    those = [
-        entry
-        for entry in recalled.entries
-        if entry.scope == scope and entry.embedder == embedder and len(entry.vector) == size and _fresh(entry, now)
-    ]
+    size = len(vector) * WIRE.itemsize
+    those = [one for one in _those(recalled, query, embedder, now, reranker) if len(one.vector) == size]
     if not those:
         return None
     matrix = np.frombuffer(b"".join(entry.vector for entry in those), WIRE).astype(np.float32).reshape(len(those), -1)
     cosines = matrix @ vector
     best = int(cosines.argmax())
-    return those[best] if cosines[best] >= least else None
+    return those[best] if cosines[best] >= SIMILAR else None
 
 
 def entry_of(
@@ -123,6 +116,7 @@ def entry_of(
     found: Sequence[Found],
     version: tuple[int, ...],
     now: int,
+    reranker: str = "",
 ) -> Entry:
     """What is remembered of a question that was looked up."""
     return Entry(
@@ -130,10 +124,11 @@ def entry_of(
         scope=scope_of(query),
         embedder=embedder,
         vector=b"" if vector is None else vector.astype(WIRE).tobytes(),
-        hits=[Hit(one.passage, one.score, one.cosine, one.bm25) for one in found],
+        hits=[Hit(one.passage, one.score, one.cosine, one.bm25, one.rerank) for one in found],
         version=version,
         at=now,
         gist=query.gist(),
+        reranker=reranker,
     )
 
 
@@ -154,6 +149,16 @@ def remembered(recalled: Recalled, entry: Entry, budget: int = BUDGET) -> Recall
         clock = least.rank
         kept.remove(least)
     return Recalled(kept, clock)
+
+
+def _those(recalled: Recalled, query: Query, embedder: str, now: int, reranker: str) -> list[Entry]:
+    """Entries that may be taken for a question, as far as its words don't matter."""
+    scope = scope_of(query)
+    return [
+        one
+        for one in recalled.entries
+        if (one.scope, one.embedder, one.reranker) == (scope, embedder, reranker) and _fresh(one, now)
+    ]
 
 
 def _fresh(entry: Entry, now: int) -> bool:

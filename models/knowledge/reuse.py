@@ -21,6 +21,8 @@ class Grounds(NamedTuple):
     model: str
     """Identity of the version that answered: bytes, quantisation, adapter, tokenizer, template."""
     embedder: str = ""
+    reranker: str = ""
+    """Identity of the version that has ordered the passages; empty: the fusion has."""
 
 
 def answer_key(question: str, grounds: Grounds) -> bytes | None:
@@ -45,6 +47,7 @@ def _parts(grounds: Grounds) -> tuple[bytes, ...]:
         ",".join(map(str, grounds.knowledge)).encode(),
         grounds.model.encode(),
         grounds.embedder.encode(),
+        grounds.reranker.encode(),
     )
 
 

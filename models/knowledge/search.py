@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from typing import Final, NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from models.knowledge.database import mark
@@ -175,7 +176,9 @@ class Search:
                 ids[f"{name}#{hashed}"] = row[0]
         ranked = [(ids[hit.passage], hit.score, hit.cosine, hit.bm25) for hit in hits]
         found = self._found(query, ranked)
-        return found if len(found) == len(hits) else None
+        if len(found) != len(hits):
+            return None
+        return [replace(one, rerank=hit.rerank) for one, hit in zip(found, hits, strict=True)]
 
     def there(self, tenant: str | None, passages: Iterable[str]) -> set[str]:
         """Those of the passages that a tenant still has."""

@@ -48,9 +48,9 @@ def classifier(
     transformers' own scores. Raises ConversionError for another folder, several labels at once, for what torch can't
     export, and where the graph computes something else than torch.
     """
-    config = _config(source)
+    config = config_of(source)
     torch, transformers = imported()
-    model, tokenizer = _loaded(transformers, source)
+    model, tokenizer = model_of(transformers, source)
     names = list(labels) or [str(label) for _, label in sorted(model.config.id2label.items())]
     if len(names) != model.config.num_labels:
         raise ConversionError(f"{source.name} has {model.config.num_labels} labels, {len(names)} are given: {names}")
@@ -91,7 +91,8 @@ def architectures(source: Path) -> list[str]:
         return []
 
 
-def _config(source: Path) -> dict[str, Any]:
+def config_of(source: Path) -> dict[str, Any]:
+    """Of a model that classifies. Raises ConversionError for another folder, and for several labels at once."""
     if not any(one.endswith(SUFFIX) for one in architectures(source)):
         raise ConversionError(f"{source} is no text classifier: its config.json names no architecture ...{SUFFIX}")
     config: dict[str, Any] = json.loads((source / "config.json").read_bytes())
@@ -100,7 +101,8 @@ def _config(source: Path) -> dict[str, Any]:
     return config
 
 
-def _loaded(transformers: Any, source: Path) -> tuple[Any, Any]:
+def model_of(transformers: Any, source: Path) -> tuple[Any, Any]:
+    """The model and its tokenizer. Raises ConversionError."""
     options = {"local_files_only": True, "trust_remote_code": False}
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(str(source), **options)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from core.errors import ConversionError
-from models.embedder.feed import IDS, MASK
+from models.embedder.feed import IDS, MASK, TYPES
 
 LARGEST: Final = 2_000_000_000
 """Bytes of weights beyond which they are kept in a file beside the graph: protobuf ends at 2^31."""
@@ -28,24 +28,25 @@ def imported() -> tuple[Any, Any]:
     return torch, transformers
 
 
-def write_graph(module: Any, path: Path, output: str, tokens: int, who: str) -> None:
+def write_graph(module: Any, path: Path, output: str, tokens: int, who: str, *, types: bool = False) -> None:
     """Writes input_ids, attention_mask (batch, tokens) int64 -> output, what the module makes of them.
 
-    tokens: the most of a text. Raises ConversionError for what torch can't export.
+    tokens: the most of a text. types: it takes token_type_ids too. Raises ConversionError for what torch can't export.
     """
     torch, _ = imported()
     ids = torch.ones((2, min(9, tokens)), dtype=torch.int64)
     dims = {0: torch.export.Dim("batch"), 1: torch.export.Dim("tokens", max=tokens)}
+    names = [IDS, MASK, TYPES] if types else [IDS, MASK]
     size = sum(each.numel() * each.element_size() for each in module.parameters())
     try:
         with _quiet():
             torch.onnx.export(
                 module.eval(),
-                (ids, torch.ones_like(ids)),
+                (ids, *(torch.ones_like(ids) for _ in names[1:])),
                 str(path),
-                input_names=[IDS, MASK],
+                input_names=names,
                 output_names=[output],
-                dynamic_shapes=(dims, dims),
+                dynamic_shapes=tuple(dims for _ in names),
                 dynamo=True,
                 external_data=size > LARGEST,
                 verbose=False,

@@ -79,6 +79,7 @@ def busy(worker: Worker) -> Worker:
     engine.pulse.lag = lambda: {"observations": {0: 7}}
     engine.standbys.staleness = lambda: {2: 1.5, 3: None}
     engine.knowledge.qdrant = SimpleNamespace(error="")
+    engine.knowledge.reranking.name = "ranks"
     engine.gate.counts["llm_trigger_policy", "admins", "pass"] += 1
     talking = SimpleNamespace(version="1", engine=SimpleNamespace(figures=Talked(turns=3, prompt_tokens=100)))
     engine.models.decoders = lambda: {"smollm2": talking}
