@@ -16,6 +16,7 @@ from benchmarks import (
     grounding,
     inputs,
     latency,
+    library,
     memory,
     qdrant,
     rebalance,
@@ -49,6 +50,7 @@ REGISTERED = (
     qdrant,
     reranking,
     freshness,
+    library,
     grounding,
     windows,
 )
