@@ -256,7 +256,6 @@ class TaskConsumer(faust_consumer.Consumer):
     def _pace(self, pace: tuple[int, int]) -> None:
         fetcher = self.kafka._fetcher
         fetcher._fetch_max_wait_ms, fetcher._fetch_min_bytes = pace
-        self._looks.busy = pace is BUSY
 
     def _accept(
         self, fetched: Mapping[TopicPartition, list[list[Record]]], current: bool
