@@ -7,7 +7,7 @@ import json
 import re
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
@@ -30,6 +30,11 @@ class StandIn:
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def grpc_port(self) -> int | None:
+        """Nobody speaks it here."""
+        return None
 
     def start(self) -> None:
         """On the port that it had."""
@@ -63,25 +68,34 @@ class StandIn:
 
     def answer(self, method: str, path: str, body: Any) -> tuple[int, Any]:
         """Status and result."""
+        for route, call in ROUTES.items():
+            if (found := re.fullmatch(route, f"{method} {path}")) is not None:
+                name = found[1]
+                try:
+                    return 200, self.do(lambda data, call=call, name=name: call(data, name, body))  # type: ignore[misc]
+                except ValueError as error:
+                    return 404 if "not found" in str(error) else 400, str(error)
+        return 404, f"no route {method} {path}"
+
+    def wait(self) -> None:
+        """What a call does that is not answered."""
+        threading.Event().wait(60)
+
+    def do(self, call: Callable[[QdrantClient], Any]) -> Any:
+        """One call after the other."""
         if self._silent.is_set():
-            threading.Event().wait(60)
+            self.wait()
         with self._lock, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of indexes, which local mode has none of
-            for route, call in ROUTES.items():
-                if (found := re.fullmatch(route, f"{method} {path}")) is not None:
-                    try:
-                        return 200, call(self.data, found[1], body)
-                    except ValueError as error:
-                        return 404 if "not found" in str(error) else 400, str(error)
-        return 404, f"no route {method} {path}"
+            return call(self.data)
 
 
 def _created(data: QdrantClient, name: str, body: Any) -> Any:
     return data.create_collection(name, models.CreateCollection.model_validate(body).vectors)
 
 
-def _put(data: QdrantClient, name: str, body: Any) -> Any:
-    points = models.PointsList.model_validate(body).points
+def put(data: QdrantClient, name: str, points: Sequence[models.PointStruct]) -> Any:
+    """As the server does, which looks at sizes."""
     (size,) = {len(one.vector) for one in points}  # type: ignore[arg-type]
     if size != data.get_collection(name).config.params.vectors.size:  # type: ignore[union-attr]
         raise ValueError("Wrong input: Vector dimension error")
@@ -108,7 +122,9 @@ ROUTES: Final[dict[str, Callable[[QdrantClient, str, Any], Any]]] = {
     r"GET /collections/([^/]+)": lambda data, name, body: data.get_collection(name),
     r"PUT /collections/([^/]+)": _created,
     r"PUT /collections/([^/]+)/index": lambda data, name, body: {"operation_id": 0, "status": "completed"},
-    r"PUT /collections/([^/]+)/points": _put,
+    r"PUT /collections/([^/]+)/points": lambda data, name, body: put(
+        data, name, models.PointsList.model_validate(body).points
+    ),
     r"POST /collections/([^/]+)/points/delete": lambda data, name, body: data.delete(name, body["points"]),
     r"POST /collections/([^/]+)/points/query": _query,
     r"POST /collections/([^/]+)/points/scroll": _scrolled,

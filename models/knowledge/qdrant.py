@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -27,6 +28,15 @@ PAUSE_S: Final = 2.0
 """After a failure nobody's question waits for as long as this."""
 PAGE: Final = 1_000
 """Points whose versions are read at a time."""
+CHANNEL: Final = {
+    "grpc.initial_reconnect_backoff_ms": 100,
+    "grpc.max_reconnect_backoff_ms": 1_000,
+    "grpc.keepalive_time_ms": 4_000,
+    "grpc.keepalive_timeout_ms": 2_000,
+    "grpc.http2.ping_timeout_ms": 2_000,
+}
+"""gRPC alone. By default a server that comes back isn't tried for up to two minutes, and a connection whose other end
+has vanished is kept for as long as the kernel resends, a quarter of an hour. A ping is sent only while a call waits."""
 
 
 class Point(NamedTuple):
@@ -54,12 +64,15 @@ class Told(NamedTuple):
 class Qdrant:
     """One collection of one server. Belongs to an event loop; connects when it is first asked."""
 
-    def __init__(self, url: str, api_key: str | None, collection: str) -> None:
+    def __init__(self, url: str, api_key: str | None, collection: str, grpc_port: int | None = None) -> None:
+        """grpc_port: where the URL's host speaks gRPC, over TLS if the URL is https; None: HTTP alone."""
         self.collection = collection
         self.error: str | None = "nothing has been asked of it yet"
         """Why the last call failed; None: it didn't."""
         self._url = url
         self._api_key = api_key
+        self._grpc_port = grpc_port
+        self._name = url if grpc_port is None else f"{url} by gRPC at port {grpc_port}"
         self._client: AsyncQdrantClient | None = None
         self._size: int | None = None
         self._paused_until = 0.0
@@ -70,10 +83,11 @@ class Qdrant:
         if settings.qdrant_url is None:
             return None
         key = settings.qdrant_api_key
-        return cls(str(settings.qdrant_url), None if key is None else key.get_secret_value(), settings.app_id)
+        secret = None if key is None else key.get_secret_value()
+        return cls(str(settings.qdrant_url), secret, settings.app_id, settings.qdrant_grpc_port or None)
 
     async def close(self) -> None:
-        """Nothing is asked of it any more."""
+        """Nothing is asked of it any more; what is under way fails."""
         if self._client is not None:
             await self._client.close()
 
@@ -177,7 +191,7 @@ class Qdrant:
         """The client and its models. Whatever fails in there is a QdrantError, and remembered."""
         try:
             if self._client is None:
-                self._client = await asyncio.to_thread(_client, self._url, self._api_key)
+                self._client = await asyncio.to_thread(_client, self._url, self._api_key, self._grpc_port)
             from qdrant_client import models
 
             async with asyncio.timeout(within_s):
@@ -185,9 +199,13 @@ class Qdrant:
         except QdrantError as error:
             self._failed(str(error))
             raise
-        except Exception as error:  # the client's own kinds, httpx's, pydantic's and a time-out's
-            told = self._failed(f"{self._url}: {' '.join(str(error).split()) or type(error).__name__}"[:500])
-            raise QdrantError(told) from error
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            raise QdrantError(self._failed(f"{self._name}: closed meanwhile")) from error  # gRPC cancels its calls then
+        except Exception as error:  # the client's own kinds, httpx's, gRPC's, pydantic's and a time-out's
+            raise QdrantError(self._failed(f"{self._name}: {_words(error)}"[:500])) from error
         self.error, self._paused_until = None, 0.0
 
     def _failed(self, error: str) -> str:
@@ -195,11 +213,23 @@ class Qdrant:
         return error
 
 
-def _client(url: str, api_key: str | None) -> AsyncQdrantClient:
+def _client(url: str, api_key: str | None, grpc_port: int | None) -> AsyncQdrantClient:
     """In a thread: the import takes a second, and only who has a Qdrant pays it."""
     from qdrant_client import AsyncQdrantClient
 
-    return AsyncQdrantClient(url, api_key=api_key, timeout=int(WRITE_S), check_compatibility=False)
+    connect = partial(AsyncQdrantClient, url, api_key=api_key, timeout=int(WRITE_S), check_compatibility=False)
+    if grpc_port is None:
+        return connect()
+    # one channel: gRPC has a single connection for all that are alike
+    return connect(prefer_grpc=True, grpc_port=grpc_port, grpc_options={**CHANNEL}, pool_size=1)
+
+
+def _words(error: Exception) -> str:
+    """What an error says, in a line. gRPC's own text of it holds the library's state too."""
+    from grpc.aio import AioRpcError
+
+    told = f"{error.code().name}: {error.details()}" if isinstance(error, AioRpcError) else str(error)
+    return " ".join(told.split()) or type(error).__name__
 
 
 def _is(known: Any, field: str, value: str | int) -> models.FieldCondition:

@@ -11,6 +11,7 @@ import pytest
 
 from tests.integration.test_knowledge import embedder, has, names, put, search, status, wait
 from tests.qdrant import KEY, StandIn
+from tests.qdrant_grpc import GrpcStandIn
 from tests.rig import Rig
 from tests.worker import Worker, until
 
@@ -18,15 +19,15 @@ pytestmark = pytest.mark.long
 AWAY_S = 60.0
 
 
-@pytest.fixture
-def server() -> Iterator[StandIn]:
-    server = StandIn()
+@pytest.fixture(params=[StandIn, GrpcStandIn], ids=["http", "grpc"])
+def server(request: pytest.FixtureRequest) -> Iterator[StandIn]:
+    server: StandIn = request.param()
     yield server
     server.stop()
 
 
 def workers(rig: Rig, server: StandIn) -> tuple[Worker, Worker]:
-    rig.defaults |= {"qdrant_url": server.url, "qdrant_api_key": KEY}
+    rig.defaults |= {"qdrant_url": server.url, "qdrant_grpc_port": server.grpc_port or 0, "qdrant_api_key": KEY}
     a, b = rig.worker("a").start(), rig.worker("b").start()
     for worker in (a, b):
         worker.wait_log("is open")
