@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -16,16 +17,22 @@ class Looks:
     def __init__(self, rests: Mapping[str, float]) -> None:
         """rests: topic -> seconds between two looks at it, whatever it brings."""
         self._rests = rests
-        self._looked: dict[str, float] = {}
+        self._looked: defaultdict[str, dict[int, float]] = defaultdict(dict)
+        """Topic -> broker -> when: each broker has some of its partitions, and is asked by itself."""
 
     def came(self, topic: str, weight: int) -> None:
         """A fetch brought so many bytes of one of its partitions."""
         if weight >= BEHIND:
             self._looked.pop(topic, None)
 
-    def due(self, topics: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
-        """What is left of a fetch's topics, by name: at least one, for it has to ask for something."""
+    def due(self, broker: int, topics: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+        """What is left of the topics, by name, that a broker would be asked for."""
         now = time.monotonic()
-        due = [one for one in topics if now - self._looked.get(one[0], 0.0) >= self._rests.get(one[0], 0.0)] or topics
-        self._looked.update((name, now) for name, _ in due)
+        return [one for one in topics if one[0] not in self._rests or self._due(one[0], broker, now)]
+
+    def _due(self, topic: str, broker: int, now: float) -> bool:
+        looked = self._looked[topic]
+        due = now - looked.get(broker, -self._rests[topic]) >= self._rests[topic]
+        if due:
+            looked[broker] = now
         return due

@@ -128,9 +128,9 @@ class TaskConsumer(faust_consumer.Consumer):
 
         def due(assignment: Any) -> tuple[Any, ...]:
             requests, *others = every(assignment)
-            for _, request in requests:
-                request._topics = looks.due(request.topics)
-            return (requests, *others)
+            for broker, request in requests:
+                request._topics = looks.due(broker, request.topics)
+            return ([asked for asked in requests if asked[1].topics], *others)
 
         fetcher._get_actions_per_node = due
 

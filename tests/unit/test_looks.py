@@ -1,4 +1,4 @@
-"""Which topics a fetch asks for: none is forgotten, and only those wait whose agents like to."""
+"""Which topics a fetch asks for: none is forgotten on any broker, and only those wait whose agents like to."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from engine.looks import BEHIND, Looks
 
 REST_S = 0.5
 NAMES = ("observations", "messages", "scores")
-TOPICS: list[tuple[str, Any]] = [
-    (name, [(n, 0, 1) for n in range(8)]) for name in ("observations", "messages", "scores")
-]
+TOPICS: list[tuple[str, Any]] = [(name, [(n, 0, 1) for n in range(8)]) for name in NAMES]
+BROKERS = (1, 2, 3)
 
 
 class Clock:
@@ -35,19 +34,27 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
-def names(looks: Looks) -> list[str]:
-    return [name for name, _ in looks.due(TOPICS)]
+def names(looks: Looks, broker: int = 1) -> list[str]:
+    return [name for name, _ in looks.due(broker, TOPICS)]
 
 
 def test_a_topic_that_rests_is_asked_for_as_often_as_its_agent_likes(clock: Clock) -> None:
     looks = Looks({"scores": REST_S})
-    assert names(looks) == ["observations", "messages", "scores"]
+    assert names(looks) == [*NAMES]
     looks.came("scores", 100)
     for _ in range(4):
         clock.now += REST_S / 5
         assert names(looks) == ["observations", "messages"]
     clock.now += REST_S / 5
-    assert names(looks) == ["observations", "messages", "scores"]
+    assert names(looks) == [*NAMES]
+
+
+def test_each_broker_is_asked_for_the_partitions_that_it_has(clock: Clock) -> None:
+    looks = Looks({"scores": REST_S})
+    for _ in range(3):
+        assert all(names(looks, broker) == [*NAMES] for broker in BROKERS)
+        assert not any("scores" in names(looks, broker) for broker in BROKERS)
+        clock.now += REST_S
 
 
 def test_one_that_is_far_behind_does_not_rest(clock: Clock) -> None:
@@ -57,19 +64,16 @@ def test_one_that_is_far_behind_does_not_rest(clock: Clock) -> None:
     assert "scores" in names(looks)
 
 
-@given(st.lists(st.tuples(st.sampled_from([0.001, 0.03, 0.2, 3.0]), st.sampled_from(["", "observations", "scores"]))))
-def test_every_topic_is_asked_for_within_its_time_and_each_fetch_asks_for_something(
-    steps: list[tuple[float, str]],
-) -> None:
+@given(st.lists(st.tuples(st.sampled_from([0.001, 0.03, 0.2, 3.0]), st.sampled_from(BROKERS))))
+def test_every_topic_is_asked_for_within_its_time_of_each_broker(steps: list[tuple[float, int]]) -> None:
     clock = Clock()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "time", clock)
-        looks, last = Looks({"scores": REST_S}), {name: clock.now for name, _ in TOPICS}
-        for seconds, came in steps:
+        looks, last = Looks({"scores": REST_S}), dict.fromkeys(BROKERS, -REST_S)
+        for seconds, broker in steps:
             clock.now += seconds
-            found = names(looks)
-            assert found
-            last.update((name, clock.now) for name in found)
-            assert all(clock.now - at < (REST_S if name == "scores" else 1e-9) for name, at in last.items())
-            if came:
-                looks.came(came, 10)
+            found = names(looks, broker)
+            assert found[:2] == ["observations", "messages"]
+            assert ("scores" in found) == (clock.now - last[broker] >= REST_S)
+            if "scores" in found:
+                last[broker] = clock.now
