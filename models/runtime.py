@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from core.errors import ManifestError, ModelError, UsageError
+from core.errors import UsageError
 from models.binding import Binding
 from models.budget import Share
 from models.device import Device
@@ -114,12 +114,7 @@ class Runtime:
         precision = named(self.precision, manifest.offered, manifest.identity)
         model = folder.model(self.precision)
         before = device.used()
-        try:
-            session = opened(model, device, self.share.most if self.share else None)
-        except ModelError:
-            raise
-        except Exception as error:
-            raise ManifestError(f"{folder.identity}: {model.name} can't be loaded: {error}") from error
+        session = opened(model, device, folder.identity, self.share.most if self.share else None)
         self._session = session
         check_signature(manifest, session.get_inputs(), session.get_outputs())
         if manifest.reading is not None:

@@ -5,16 +5,26 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from core.errors import ManifestError, ModelError
 from models import ort
 from models.device import CPU, Device
 
 
-def opened(path: Path, device: Device, memory: int | None = None) -> Any:
+def opened(path: Path, device: Device, who: str, memory: int | None = None) -> Any:
     """A session on the device; on the CPU where auto has to do without one.
 
-    memory: bytes of the device that its arena may take; None: no bound. Raises what ONNX Runtime raises for the file,
-    and ProviderMissingError when the device that was asked for isn't there.
+    who: the version, for errors. memory: bytes of the device that its arena may take; None: no bound. Raises
+    ManifestError for a file that can't be loaded, ProviderMissingError when the device that was asked for isn't there.
     """
+    try:
+        return _on(path, device, memory)
+    except ModelError:
+        raise
+    except Exception as error:
+        raise ManifestError(f"{who}: {path.name} can't be loaded: {error}") from error
+
+
+def _on(path: Path, device: Device, memory: int | None) -> Any:
     if device.fallback is None:
         try:
             session = _session(path, device.providers_within(memory))

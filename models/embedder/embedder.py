@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from core.errors import GoldenMismatchError, ManifestError, ModelError, UsageError
+from core.errors import GoldenMismatchError, ManifestError, UsageError
 from models.budget import Share
 from models.device import Device
 from models.embedder.feed import BATCH, Feed
@@ -71,12 +71,7 @@ class Embedder:
         self.tokens = Tokens(folder.path / TOKENIZER, self.spec.tokens)
         self._thread = thread
         self._aside = aside or thread
-        try:
-            session = opened(folder.onnx, device, self.share.most if self.share else None)
-        except ModelError:
-            raise
-        except Exception as error:
-            raise ManifestError(f"{folder.identity}: {folder.onnx.name} can't be loaded: {error}") from error
+        session = opened(folder.onnx, device, folder.identity, self.share.most if self.share else None)
         self._session = session
         self._feed = Feed(session, folder.identity)
         if self.spec.output not in (outputs := [one.name for one in session.get_outputs()]):

@@ -38,7 +38,7 @@ async def thread() -> AsyncIterator[InferenceThread]:
 def session_of(model: onnx.ModelProto, root: Path) -> Any:
     path = root / "model.onnx"
     path.write_bytes(model.SerializeToString())
-    return opened(path, CPU)
+    return opened(path, CPU, "tally@1")
 
 
 def bound() -> Device:
