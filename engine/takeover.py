@@ -86,6 +86,8 @@ class Takeover:
         self._readers: dict[str, asyncio.Task[AIOKafkaConsumer]] = {}
         """By isolation level. The group's consumer would be slower: a question waits behind its open fetch."""
         self._fencing: dict[str, asyncio.Task[None]] = {}
+        self._acting = asyncio.Lock()
+        """Held in another one's name: two at a time would abort each other's work."""
         self._verdicts: dict[tuple[int, int], bool] = {}
         """How the last transaction of a producer id and epoch has ended, as its coordinator had it."""
 
@@ -231,11 +233,12 @@ class Takeover:
             task.result()
 
     async def _fence(self, transactional_id: str) -> None:
-        producer = Producer(self._connection, transactional_id)
-        try:
-            await producer.start()
-        finally:
-            await producer.stop()
+        async with self._acting:
+            producer = Producer(self._connection, transactional_id)
+            try:
+                await producer.start()
+            finally:
+                await producer.stop()
 
     async def _end_hanging(self, hanging: list[TopicPartition], positions: TopicPartition) -> None:
         visible = await self._newest_is_visible(positions)
@@ -272,12 +275,23 @@ class Takeover:
                 await self._end_in_the_name_of(name, (), False)
 
     async def _end_in_the_name_of(self, name: str, targets: Iterable[TopicPartition], commit: bool) -> None:
-        producer = Producer(self._connection, name)
-        try:
-            await producer.start()
-            await producer.end_empty(targets, commit=commit)
-        finally:
-            await producer.stop()
+        async with self._acting:
+            await self._until_no_worker_acts_as(name)
+            producer = Producer(self._connection, name)
+            try:
+                await producer.start()
+                await producer.end_empty(targets, commit=commit)
+            finally:
+                await producer.stop()
+
+    async def _until_no_worker_acts_as(self, name: str) -> None:
+        """Others that took over partitions of the same worker may end what hangs in theirs: that takes milliseconds."""
+        until = time.monotonic() + GRACE_S
+        while time.monotonic() < until:
+            transaction = (await self._others()).get(name)
+            if transaction is None or transaction.state != ONGOING:
+                return
+            await asyncio.sleep(LOOK_S)
 
     async def _open_producers(
         self, partitions: Iterable[TopicPartition]
