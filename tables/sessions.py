@@ -167,7 +167,8 @@ class _Names:
         self._times = [name for name in self.names if name.partition(".")[0].endswith("_ts")]
 
     def shown(self, values: Sequence[float]) -> dict[str, Any]:
-        """Those of the numbers, in the order of their names, that are any: whole ones as int, times in ISO."""
+        """Those of the numbers, in the order of their names, that are any (no NaN, no infinity): whole ones
+        as int, times in ISO."""
         shown: dict[str, Any] = {
             name: int(value) if value.is_integer() and -EXACT < value < EXACT else value
             for name, value in zip(self.names, values, strict=True)
