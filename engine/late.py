@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 from core.topics import LATE
@@ -46,4 +47,10 @@ def outlived_record(s: Slice[Any], record: Record, ts: int, end: int) -> Staged:
 
 def iso(ms: int) -> str:
     """A time for people."""
-    return datetime.fromtimestamp(ms / 1e3, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    minute, rest = divmod(ms, 60_000)
+    return f"{_minute(minute)}:{rest // 1000:02}.{rest % 1000:03}Z"
+
+
+@lru_cache(1024)  # most times that are shown together are near each other
+def _minute(minute: int) -> str:
+    return datetime.fromtimestamp(60 * minute, UTC).isoformat(timespec="minutes")[: -len("+00:00")]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any, Final, cast
 
 import msgspec
@@ -16,6 +15,7 @@ from core.clock import latest_ms
 from core.errors import UsageError
 from engine.batch import Slice
 from engine.columns import ColumnShard, RowCodec, noted
+from engine.late import iso
 from engine.store import PartitionStore
 from engine.table import Shard, Table
 from models.features import SESSION, SessionFeature
@@ -26,6 +26,8 @@ Floats = NDArray[np.float64]
 
 SKEW_MS: Final = 3_600_000
 """By how much the clocks of two workers may differ when one tells what it was asked for later than the other began."""
+EXACT: Final = 1e15
+"""Whole numbers below it are shown without a fraction."""
 TIMES: Final = ("first_ts", "last_ts")
 """Columns that are shown among the features."""
 
@@ -61,9 +63,10 @@ class Sessions(Table[str, dict[str, float]]):
             self.aggregates = Aggregates(more, self._ttl_ms)
             self._plain = RowCodec(self.aggregates.columns, self.aggregates.empty, self.schema)
             columns = self.aggregates.columns
-            self._shown = [*TIMES, *(name.removeprefix(SESSION) for name in self.aggregates.readable)]
-            self._others = {name: place for place, name in enumerate(columns) if name not in self._shown}
+            self._shown = _Names([*TIMES, *(name.removeprefix(SESSION) for name in self.aggregates.readable)])
+            self._others = _Names(name for name in columns if name not in self._shown.names)
             self._times = [columns.index(name) for name in TIMES]
+            self._rest = [columns.index(name) for name in self._others.names]
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -124,8 +127,8 @@ class Sessions(Table[str, dict[str, float]]):
         if rows.aggregates is not self.aggregates:
             row = self._plain.adopt(rows.aggregates.columns, row[None])[0]
         columns = row.tolist()
-        shown = _shown(self._shown, [*(columns[place] for place in self._times), *self.aggregates.read(columns)])
-        shown["accumulators"] = _shown(self._others, [columns[place] for place in self._others.values()])
+        shown = self._shown.shown([*[columns[place] for place in self._times], *self.aggregates.read(columns)])
+        shown["accumulators"] = self._others.shown([columns[place] for place in self._rest])
         return shown
 
     def expire(self, shard: Shard, watermark: int, busy: Iterable[Slice[Any]]) -> bool:
@@ -156,16 +159,25 @@ def _newest(ts: Floats) -> int:
     return int(newest if newest <= now else np.max(ts[ts <= now], initial=-1))
 
 
-def _shown(names: Iterable[str], values: Iterable[float]) -> dict[str, Any]:
-    shown: dict[str, Any] = {}
-    for name, value in zip(names, values, strict=True):
-        if not math.isfinite(value):
-            continue
-        if "_ts" in name and name.partition(".")[0].endswith("_ts"):
-            shown[name] = _iso(value)
-        else:
-            shown[name] = int(value) if value.is_integer() and abs(value) < 1e15 else value
-    return shown
+class _Names:
+    """What numbers are called where people see them, and which of them are times."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.names = tuple(names)
+        self._times = [name for name in self.names if name.partition(".")[0].endswith("_ts")]
+
+    def shown(self, values: Sequence[float]) -> dict[str, Any]:
+        """Those of the numbers, in the order of their names, that are any (no NaN, no infinity): whole ones
+        as int, times in ISO."""
+        shown: dict[str, Any] = {
+            name: int(value) if value.is_integer() and -EXACT < value < EXACT else value
+            for name, value in zip(self.names, values, strict=True)
+            if value - value == 0.0
+        }
+        for name in self._times:
+            if name in shown:
+                shown[name] = iso(int(shown[name]))
+        return shown
 
 
 def _apart(slices: Iterable[Slice[Any]]) -> Iterator[list[Slice[Any]]]:
@@ -180,10 +192,6 @@ def _apart(slices: Iterable[Slice[Any]]) -> Iterator[list[Slice[Any]]]:
         seen.add(s.partition)
     if group:
         yield group
-
-
-def _iso(ms: float) -> str:
-    return datetime.fromtimestamp(ms / 1e3, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 sessions = Sessions()

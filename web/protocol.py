@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from aiohttp import web
 from aiohttp.http_parser import RawRequestMessage
@@ -15,16 +15,17 @@ from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 from web import answers
 from web.connections import Connections
 
+if TYPE_CHECKING:
+    from web.shortcut import Shortcut
+
 log = logging.getLogger(__name__)
 
 KEEP_ALIVE_S: Final = 30.0
 """Seconds that a connection may wait for its next request."""
 LINGER_S: Final = 1.0
 """Seconds that an answer given early lets its request's body go on arriving."""
-
-
-Shortcut = Callable[[RawRequestMessage], bytes | None]
-"""Answers a request at once, as it is sent; None: it can't."""
+END: Final = b"\r\n\r\n"
+"""Of a request without a body."""
 
 
 class Parser:
@@ -49,7 +50,7 @@ class Parser:
 class Protocol(web.RequestHandler):
     """One connection."""
 
-    __slots__ = ("_connections", "_shortcut", "gone")
+    __slots__ = ("_connections", "_plain", "_shortcut", "gone")
 
     def __init__(self, server: web.Server, connections: Connections, shortcut: Shortcut) -> None:
         super().__init__(
@@ -61,6 +62,9 @@ class Protocol(web.RequestHandler):
         )
         self._connections = connections
         self._shortcut = shortcut
+        self._plain = True
+        """Whether all that has come was whole requests, one at a time, which were answered while they were read: what
+        comes next is the beginning of one."""
         self._parser: Any = Parser(self._parser, self._answered)
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done once the client has gone: aiohttp tells it only to those who write."""
@@ -70,19 +74,39 @@ class Protocol(web.RequestHandler):
         if not self.gone.done():
             self.gone.set_result(None)
 
+    def data_received(self, data: bytes) -> None:
+        plain, self._plain = self._plain and self._idle, False
+        if plain and (answer := self._shortcut.again(data)) is not None:
+            self._send(answer)
+            return
+        super().data_received(data)
+        self._plain = plain and self._plain and data.find(END) == len(data) - len(END)
+        if self._plain:
+            self._shortcut.remember(data)
+
+    @property
+    def _idle(self) -> bool:
+        """Whether the next request can be answered at once. Requests before it, and a client that doesn't read, are
+        waited for."""
+        waits = self._waiter is not None and not self._waiter.done()
+        return waits and not self.writing_paused and self.transport is not None
+
     def _answered(self, message: RawRequestMessage, payload: StreamReader) -> bool:
-        """Whether a request has its answer already. Requests before it, and a client that doesn't read, are waited
-        for: then it hasn't."""
-        idle = self._waiter is not None and not self._waiter.done()
-        if not idle or self.writing_paused or self.transport is None or payload is not EMPTY_PAYLOAD:
+        """Whether a request has its answer already."""
+        if not self._idle or payload is not EMPTY_PAYLOAD:
             return False
-        answer = self._shortcut(message)
+        answer = self._shortcut.answer(message)
         if answer is None:
             return False
+        self._send(answer)
+        return True
+
+    def _send(self, answer: bytes) -> None:
+        assert self.transport is not None
         self.transport.write(answer)
+        self._plain = True
         self.keep_alive(True)  # ends aiohttp's clock, which knows nothing of this request: Connections has its own
         self._connections.used(self)
-        return True
 
     def handle_error(
         self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None

@@ -99,7 +99,7 @@ class WebServer(Service):
             server = self._runner.server
             assert server is not None
             server.request_handler = self._guard(server.request_handler)
-            shortcut = Shortcut(self._access, self._lookup).answer
+            shortcut = Shortcut(self._access, self._lookup)
             for s in sockets:
                 self._listening.append(
                     await self.loop.create_server(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
 from email.utils import formatdate
@@ -23,6 +24,12 @@ def _head(status: str, headers: Mapping[str, str]) -> bytes:
 FOUND: Final = _head("200 OK", {**JSON, **SECURITY})
 KNOWN: Final = _head("304 Not Modified", SECURITY)
 """For who has it already."""
+LINE: Final = re.compile(rb"GET /tables/([\w.~%-]+)/([\w.~%-]+) HTTP/1\.1")
+"""What a request begins with that needn't be parsed again."""
+LONGEST: Final = 2 << 10
+"""Bytes of such a request."""
+MOST: Final = 100
+"""Sets of headers that are remembered."""
 
 
 class Shortcut:
@@ -32,6 +39,8 @@ class Shortcut:
     def __init__(self, access: Access, lookup: Lookup) -> None:
         self._access = access
         self._lookup = lookup
+        self._heads: set[bytes] = set()
+        """Headers, as they were sent, of requests that were answered here."""
 
     def answer(self, message: RawRequestMessage) -> bytes | None:
         """The whole answer to a request without a body, as it is sent; None: the long way."""
@@ -49,6 +58,27 @@ class Shortcut:
         except Exception:
             return None
         return None if value is None else _answer(value, headers.get("If-None-Match"))
+
+    def remember(self, data: bytes) -> None:
+        """A request, all of it and nothing else, that answer() answered: clients send the same headers each time, and
+        what they allow doesn't change."""
+        line, _, head = data.partition(b"\r\n")
+        if head in self._heads or len(data) > LONGEST or b"if-none-match" in head.lower() or not LINE.fullmatch(line):
+            return
+        if len(self._heads) >= MOST:
+            self._heads.clear()
+        self._heads.add(head)
+
+    def again(self, data: bytes) -> bytes | None:
+        """As answer(), of a request that differs in its key alone from one that is remembered."""
+        line, _, head = data.partition(b"\r\n")
+        if head not in self._heads or len(data) > LONGEST or (asked := LINE.fullmatch(line)) is None:
+            return None
+        try:
+            value = self._lookup.at_once(asked[1].decode(), asked[2].decode())
+        except Exception:
+            return None
+        return None if value is None else _answer(value, None)
 
 
 def _answer(value: Tagged, known: str | None) -> bytes | None:

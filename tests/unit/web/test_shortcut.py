@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 import pytest
 from aiohttp import web
+from aiohttp.http_parser import RawRequestMessage
 
 from core.errors import UsageError
 from engine.publisher import partition_of
@@ -138,9 +139,11 @@ async def test_both_ways_say_the_same(
     asked = 0
     for target in TARGETS:
         for headers in HEADERS:
-            asked += 1
-            async with connected(short) as one, connected(long) as other:
-                assert await one.ask(target, *headers) == await other.ask(target, *headers), (target, headers)
+            for before in ([], ["/tables/notes/k"]):  # its headers are known then
+                asked += 1 + len(before)
+                async with connected(short) as one, connected(long) as other:
+                    for each in [*before, target]:
+                        assert await one.ask(each, *headers) == await other.ask(each, *headers), (target, headers)
     assert asked <= len(long_way) < 2 * asked, "some took the short way"
 
 
@@ -168,6 +171,88 @@ async def test_a_plain_get_takes_the_short_way_a_304_too(start: Start, long_way:
         again = await line.ask("/tables/notes/k", "Host: 127.0.0.1", f"If-None-Match: {first.headers['etag']}")
         assert (again.status, again.body) == ("HTTP/1.1 304 Not Modified", b"")
     assert long_way == []
+
+
+@pytest.fixture
+def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The paths of requests that were parsed and answered at once."""
+    taken: list[str] = []
+    answer = Shortcut.answer
+
+    def noted(shortcut: Shortcut, message: RawRequestMessage) -> bytes | None:
+        taken.append(message.path)
+        return answer(shortcut, message)
+
+    monkeypatch.setattr(Shortcut, "answer", noted)
+    return taken
+
+
+async def test_headers_that_come_again_are_not_parsed_again(start: Start, parsed: list[str]) -> None:
+    worker = (await start()).own(*range(PARTITIONS))
+    for key in ("k", "l"):
+        worker.put(key, key)
+    async with connected(worker) as line, connected(worker) as other:
+        assert [(await each.ask(f"/tables/notes/{key}")).body for each in (line, other) for key in ("k", "l")] == [
+            b'"k"',
+            b'"l"',
+        ] * 2
+        assert parsed == ["/tables/notes/k"]
+        worker.put("k", "changed")
+        first = await line.ask("/tables/notes/k")
+        assert first.body == b'"changed"'
+        known = await line.ask("/tables/notes/k", "Host: 127.0.0.1", f"If-None-Match: {first.headers['etag']}")
+        assert known.status == "HTTP/1.1 304 Not Modified"
+        assert await line.ask("/tables/notes/k") == first
+        assert parsed == ["/tables/notes/k"] * 2
+
+
+async def test_what_is_remembered_is_bounded(start: Start, parsed: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("web.shortcut.MOST", 3)
+    worker = (await start()).own(*range(PARTITIONS))
+    worker.put("k", "v")
+    async with connected(worker) as line:
+        for n in (1, 2, 3, 3, 2, 4, 4, 1):
+            assert (await line.ask("/tables/notes/k", "Host: 127.0.0.1", f"X: {n}")).body == b'"v"'
+        assert len(parsed) == 5
+        for _ in range(2):
+            assert (await line.ask("/tables/notes/k", "Host: 127.0.0.1", f"X: {'x' * 4000}")).body == b'"v"'
+        assert len(parsed) == 7
+
+
+async def test_the_end_of_a_request_is_none(start: Start) -> None:
+    worker = (await start(web_token="all")).own(*range(PARTITIONS))
+    worker.put("k", "v")
+    worker.put("l", "w")
+    token = "Authorization: Bearer all"
+
+    async def in_pieces(line: Line, *pieces: str) -> Said:
+        for piece in pieces[:-1]:
+            line.writer.write(piece.encode())
+            async with connected(worker) as other:  # what was sent before has been read when this is answered
+                await other.ask("/health/live")
+        line.writer.write(pieces[-1].encode())
+        return await line.read()
+
+    begin = f"GET /tables/notes/k HTTP/1.1\r\n{token}\r\nX: "  # a header that looks like a request
+    end = "GET /tables/notes/l HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+    plain = end.replace("Host", f"{token}\r\nHost")
+    for _ in range(2):
+        async with connected(worker) as line:
+            assert (await in_pieces(line, begin, end)).body == b'"v"'
+            assert (await in_pieces(line, begin, end)).body == b'"v"'
+        async with connected(worker) as line:
+            assert (await line.ask("/tables/notes/l", "Host: 127.0.0.1")).status == "HTTP/1.1 401 Unauthorized"
+    async with connected(worker) as line:
+        assert (await in_pieces(line, plain)).body == b'"w"'
+        assert (await in_pieces(line, begin, plain)).body == b'"v"'
+    async with connected(worker) as line:
+        assert (await in_pieces(line, plain + begin, plain)).body == b'"w"'
+        assert (await line.read()).body == b'"v"'
+        assert (await in_pieces(line, plain)).body == b'"w"'
+    for cut in range(1, len(plain)):
+        async with connected(worker) as line:
+            assert (await in_pieces(line, plain[:cut], plain[cut:])).body == b'"w"'
+            assert (await in_pieces(line, plain)).body == b'"w"'
 
 
 async def test_answers_come_in_the_order_of_their_requests(make: Make) -> None:

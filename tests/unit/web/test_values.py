@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.late import iso
 from web.values import Look
 
 texts = st.text("abc")
@@ -17,6 +19,12 @@ values: st.SearchStrategy[Any] = st.recursive(
     lambda inner: st.lists(inner) | st.dictionaries(texts, inner),
     max_leaves=50,
 )
+
+
+@given(st.integers(-62_135_596_800_000, 253_402_300_799_999))
+def test_a_time_is_told_to_the_millisecond(ms: int) -> None:
+    told = (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)).isoformat(timespec="milliseconds")
+    assert iso(ms) == told.replace("+00:00", "Z")
 
 
 @given(values)
