@@ -74,9 +74,9 @@ class Blocks:
         further columns, in two digits, to 1/210 of the largest of 32 offsets."""
         assert self.offsets is not None
         rows, count = self.offsets.shape
-        left = np.zeros((rows, _whole(count)), np.float32)
-        left[:, :count] = self.offsets
-        left = left.reshape(rows, -1, BLOCK)
+        padded = np.zeros((rows, _whole(count)), np.float32)
+        padded[:, :count] = self.offsets
+        left: Floats = padded.reshape(rows, -1, BLOCK)
         codes, scales = [self.codes], [self.scales]
         for _ in range(2):
             steps = (np.abs(left).max(axis=-1) / 7).astype(np.float32)
