@@ -147,16 +147,21 @@ class Committer:
             except (TaskError, FencedError) as error:
                 await self.failed(error)
 
+    @property
+    def apart_s(self) -> float:
+        """How far apart the number of partitions alone keeps two commits."""
+        return len(self._engine.tasks) / PARTITIONS_S
+
     def _interval(self) -> float:
         """Seconds between two commits: as set, or longer where the worker has many partitions."""
-        partitions, wanted = len(self._engine.tasks), self._engine.settings.commit_interval
-        interval = max(wanted, partitions / PARTITIONS_S)
+        wanted = self._engine.settings.commit_interval
+        interval = max(wanted, self.apart_s)
         if interval != self._told:
             if interval > wanted:
                 log.info(
                     "With %d partitions this worker commits every %.2f s, not every %.2f as COMMIT_INTERVAL has it: "
                     "more workers would make it quicker",
-                    partitions,
+                    len(self._engine.tasks),
                     interval,
                     wanted,
                 )

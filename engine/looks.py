@@ -1,4 +1,4 @@
-"""Which topics a fetch asks for: each time all but those that rest, for their agents like much at once."""
+"""When a broker is asked, and for which topics: all but those that rest, for their agents like much at once."""
 
 from __future__ import annotations
 
@@ -19,15 +19,23 @@ class Looks:
         self._rests = rests
         self._looked: defaultdict[str, dict[int, float]] = defaultdict(dict)
         """Topic -> broker -> when: each broker has some of its partitions, and is asked by itself."""
+        self._asked: dict[int, float] = {}
+        """Broker -> when."""
+        self.apart_s = 0.0
+        """Seconds from one fetch of a broker to the next, at least."""
 
     def came(self, topic: str, weight: int) -> None:
         """A fetch brought so many bytes of one of its partitions."""
         if weight >= BEHIND:
             self._looked.pop(topic, None)
 
+    def early(self, broker: int) -> float:
+        """Seconds until a broker may be asked, or 0."""
+        return max(0.0, self._asked.get(broker, -self.apart_s) + self.apart_s - time.monotonic())
+
     def due(self, broker: int, topics: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
-        """What is left of the topics, by name, that a broker would be asked for."""
-        now = time.monotonic()
+        """What is left of the topics, by name, that a broker is asked for now."""
+        now = self._asked[broker] = time.monotonic()
         return [one for one in topics if one[0] not in self._rests or self._due(one[0], broker, now)]
 
     def _due(self, topic: str, broker: int, now: float) -> bool:

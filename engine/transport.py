@@ -41,6 +41,9 @@ GATHER_S: Final = 0.008
 """Small polls follow each other no faster: a few ms of arrivals make one batch."""
 BUSY: Final = (10, 65_536)
 """Most ms that the broker waits, and the bytes that it waits for, while records flow: fewer, fuller answers."""
+MANY: Final = (20, 0.2)
+"""Partitions that are many. A broker that waits for bytes looks at all that were asked for whenever one of them grows:
+then fetches are kept apart here instead, by a share of what their number keeps commits apart."""
 QUIET: Final = (100, 1)
 """And while none do: 10 requests a second instead of 160, and the first record comes at once."""
 QUIET_S: Final = 0.5
@@ -121,16 +124,21 @@ class TaskConsumer(faust_consumer.Consumer):
         self._look_where_due()
 
     def _look_where_due(self) -> None:
-        """aiokafka asks for all partitions each time."""
+        """aiokafka asks for all partitions each time, and as often as it can."""
         looks = self._looks = Looks(self.engine.rests)
         fetcher = self.kafka._fetcher
         every = fetcher._get_actions_per_node
 
         def due(assignment: Any) -> tuple[Any, ...]:
-            requests, *others = every(assignment)
+            requests, resets, timeout, *others = every(assignment)
+            asked = []
             for broker, request in requests:
-                request._topics = looks.due(broker, request.topics)
-            return ([asked for asked in requests if asked[1].topics], *others)
+                if early := looks.early(broker):
+                    timeout = min(timeout, early)
+                elif topics := looks.due(broker, request.topics):
+                    request._topics = topics
+                    asked.append((broker, request))
+            return (asked, resets, timeout, *others)
 
         fetcher._get_actions_per_node = due
 
@@ -212,7 +220,7 @@ class TaskConsumer(faust_consumer.Consumer):
                     if time.monotonic() - last_read > QUIET_S:
                         self._pace(QUIET)
                     continue
-                self._pace(BUSY)
+                self._hurry()
                 last_read = time.monotonic()
                 for batch in self._accept(chunks, current=epoch == engine.epoch):
                     big = sum(s.size for s in batch) > BIG
@@ -252,6 +260,15 @@ class TaskConsumer(faust_consumer.Consumer):
             # Never with an empty list: there that means every partition.
             chunks = await fetcher.fetched_records(set(partitions), timeout=timeout, max_records=MAX_CHUNKS)
         return cast(dict[TopicPartition, list[list[Record]]], chunks)
+
+    def _hurry(self) -> None:
+        many, share = MANY
+        if self.engine.exactly_once and len(self.engine.tasks) > many:
+            self._looks.apart_s = min(share * self.engine.committer.apart_s, QUIET[0] / 1e3)
+            self._pace(QUIET)
+        else:
+            self._looks.apart_s = 0.0
+            self._pace(BUSY)
 
     def _pace(self, pace: tuple[int, int]) -> None:
         fetcher = self.kafka._fetcher
