@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,15 +55,21 @@ class Rig:
 
     async def takeover(self) -> None:
         """As a task does that opens. Returns when everything is decided."""
-        heir = await self.producer("heir")
+        async with self.heir() as heir:
+            await heir.decided([self.source], self.positions, [], [self.output])
+
+    @asynccontextmanager
+    async def heir(self) -> AsyncIterator[Takeover]:
+        """A worker that takes over, for as long as a test may take."""
+        producer = await self.producer("heir")
 
         async def end_own(targets: object, commit: bool) -> None:
-            await heir.end_empty(list(targets), commit=commit)  # type: ignore[call-overload]
+            await producer.end_empty(list(targets), commit=commit)  # type: ignore[call-overload]
 
         takeover = Takeover(self.connection, self.consumer, f"{self.connection.settings.app_id}-heir", end_own)
         try:
             async with asyncio.timeout(LIMIT_S):
-                await takeover.decided([self.source], self.positions, [], [self.output])
+                yield takeover
         finally:
             await takeover.stop()
 
@@ -176,6 +183,16 @@ async def test_a_producer_that_lost_its_broker_in_the_middle_says_so_at_once_and
             await former.begin(rig.member, {TopicPartition(rig.source.topic, 1): 0}, [rig.output])
     with pytest.raises(TaskError):
         await former.send({rig.positions: [marker(former)]})
+
+
+async def test_what_a_dead_worker_left_in_several_partitions_is_ended_in_each_whoever_comes_first(rig: Rig) -> None:
+    await rig.producer("dead")
+    name = f"{rig.connection.settings.app_id}-dead"
+    async with rig.heir() as heir:
+        for _ in range(5):
+            # Each in the dead one's name, which only one producer can have: raises what the broker refuses.
+            ending = (heir._end_in_the_name_of(name, [tp], True) for tp in (rig.positions, rig.output))
+            await asyncio.gather(*ending, heir._fence(name))
 
 
 async def test_another_applications_transaction_in_an_output_is_left_alone_and_holds_nobody_up_for_ever(

@@ -64,6 +64,20 @@ def test_one_that_is_far_behind_does_not_rest(clock: Clock) -> None:
     assert "scores" in names(looks)
 
 
+def test_fetches_of_one_broker_may_be_kept_apart(clock: Clock) -> None:
+    looks = Looks({})
+    assert looks.early(1) == 0.0
+    names(looks, 1)
+    assert looks.early(1) == 0.0, "nobody has asked for it"
+    looks.apart_s = 0.08
+    assert looks.early(1) == pytest.approx(0.08)
+    assert looks.early(2) == 0.0, "another one hasn't been asked"
+    clock.now += 0.05
+    assert looks.early(1) == pytest.approx(0.03)
+    clock.now += 0.03
+    assert looks.early(1) == pytest.approx(0.0)
+
+
 @given(st.lists(st.tuples(st.sampled_from([0.001, 0.03, 0.2, 3.0]), st.sampled_from(BROKERS))))
 def test_every_topic_is_asked_for_within_its_time_of_each_broker(steps: list[tuple[float, int]]) -> None:
     clock = Clock()
