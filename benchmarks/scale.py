@@ -40,7 +40,7 @@ def scale(lab: Lab) -> Iterator[Result]:
             fleet = [stack.enter_context(_worker(sized, run, f"w{n}")) for n in range(workers)]
             for worker in fleet:
                 worker.wait_until(partial(_ready, worker.url), OPEN_S, "open partitions")
-            # The first load is not what is measured: the broker compiles, and touches each log's index for the first time.
+            # Not the first load: the broker compiles then, and touches each log's index for the first time.
             latency.gather(sized, run, PREDICTIONS.name, RATE)
             before, used, began = _commits(sized, run), _cpu(fleet), time.monotonic()
             taken, late = latency.measure(sized, run, PREDICTIONS.name, RATE, lambda raw: answered(raw).event_id)
