@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks import (
+    chatting,
     decoder,
     drift,
     failover,
@@ -46,6 +47,7 @@ REGISTERED = (
     drift,
     inputs,
     decoder,
+    chatting,
     retrieval,
     qdrant,
     reranking,

@@ -104,10 +104,10 @@ def warm_broker(lab: Lab) -> None:
             sending.lateness_ms(WARM_S + END_S)
 
 
-def start(lab: Lab, run: Run, guarantee: Guarantee, stack: ExitStack) -> Worker:
-    """A warm worker, which has seen each session once and stops with the stack."""
+def start(lab: Lab, run: Run, guarantee: Guarantee, stack: ExitStack, **environment: str) -> Worker:
+    """A warm worker, which has seen each session once and stops with the stack. environment: more HOMUNCULUS_*."""
     sides.deploy(lab, run)
-    worker = stack.enter_context(sides.ours(lab, run, guarantee=guarantee, commit_interval=COMMIT_S))
+    worker = stack.enter_context(sides.ours(lab, run, guarantee=guarantee, commit_interval=COMMIT_S, **environment))
     warm = Publisher(lab.bootstrap).publish(run.topic(OBSERVATIONS.name), Load().once_each())
     with Reader(lab.bootstrap, run.topic(PREDICTIONS.name), lab.partitions, keep=False) as reader:
         worker.wait_until(lambda: reader.read() >= warm, START_S, "prediction of each warm-up event")
