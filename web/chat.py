@@ -134,7 +134,10 @@ class Chat:
         """Until the final reply. Who leaves before has it stopped."""
         over = False
         try:
-            async with aclosing(self._replies.follow(request, message.session, message.id, message.tenant)) as states:
+            following = self._replies.follow(
+                request, message.session, message.id, message.tenant, lambda: self._publish(message)
+            )
+            async with aclosing(following) as states:
                 async for told in states:
                     over = told.reply is not None
                     yield told

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Annotated, Final
 from urllib.parse import urlencode
@@ -29,6 +29,9 @@ AGAIN_S: Final = 0.2
 """Until the owner of a partition that moves is looked for again."""
 PATIENCE_S: Final = 600.0
 """Seconds without anything new after which a reply is given up: longer than any that is made takes."""
+
+SendAgain = Callable[[], Awaitable[None]]
+"""Publishes the message whose reply is followed."""
 
 LONGEST: Final = 1000
 """Characters of a session, a message's id, a key or a tenant."""
@@ -91,17 +94,20 @@ class Replies:
         return self._events.stream(self._here(shard, partition, answers.place(session, message)))
 
     async def follow(
-        self, request: web.Request, session: str, message: str, tenant: str | None = None
+        self, request: web.Request, session: str, message: str, tenant: str | None, send_again: SendAgain
     ) -> AsyncGenerator[Told, None]:
-        """All that is told of a reply until it is final, wherever its partition goes meanwhile. One of before that
-        cites what has been deleted isn't told: the message, which has come again, gets another. Raises TimeoutError
-        when nothing has been for long."""
-        partition, news = self._owners.partition(session.encode()), time.monotonic()
+        """All that is told of a reply until it is final, wherever its partition goes meanwhile. One that cites what has
+        been deleted isn't told, be it of before or made a moment ago: the message is sent again, and gets another.
+        Raises TimeoutError when nothing has been for long."""
+        partition, news, fallen = self._owners.partition(session.encode()), time.monotonic(), set[str]()
         while time.monotonic() - news < PATIENCE_S:
             try:
                 async with aclosing(self._once(request, partition, session, message)) as states:
                     async for told in states:
                         if told.reply is not None and not await self._stands(told.reply, tenant):
+                            if told.reply.id not in fallen:
+                                fallen.add(told.reply.id)
+                                await send_again()
                             break
                         news = time.monotonic()
                         yield told
