@@ -77,7 +77,7 @@ class Chat:
         except Exception as error:
             status, body = failure(error)
             return web.Response(body=body, status=status, headers=answers.JSON)
-        source = self._told(request, message)
+        source = self._told(request, message, in_parts=bool(asked.stream))
         kind = Stream if asked.stream else Whole
         return kind(source, self._events.opened, asked, message)
 
@@ -130,13 +130,11 @@ class Chat:
             raise MalformedError(f"the messages have {size} bytes together, which is more than a record may have")
         await self._app.publisher.publish(MESSAGES, message.session, message)
 
-    async def _told(self, request: web.Request, message: Message) -> AsyncGenerator[Told, None]:
+    async def _told(self, request: web.Request, message: Message, *, in_parts: bool) -> AsyncGenerator[Told, None]:
         """Until the final reply. Who leaves before has it stopped."""
         over = False
         try:
-            following = self._replies.follow(
-                request, message.session, message.id, message.tenant, lambda: self._publish(message)
-            )
+            following = self._replies.follow(request, message, lambda: self._publish(message), in_parts=in_parts)
             async with aclosing(following) as states:
                 async for told in states:
                     over = told.reply is not None

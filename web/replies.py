@@ -14,7 +14,7 @@ from aiohttp import web
 from msgspec import Meta
 
 from core.errors import KnowledgeAwayError
-from core.messages import Reply
+from core.messages import Message, Reply
 from engine.app import App
 from engine.table import Shard
 from tables.answers import Answer, answers
@@ -27,6 +27,9 @@ from web.parameters import parameters
 PATH: Final = "/replies"
 AGAIN_S: Final = 0.2
 """Until the owner of a partition that moves is looked for again."""
+SEND_AGAIN_S: Final = 1.0
+"""Until a message whose reply still cites what is gone is sent once more: the worker that answers it may hear of that
+later than this one."""
 PATIENCE_S: Final = 600.0
 """Seconds without anything new after which a reply is given up: longer than any that is made takes."""
 
@@ -94,36 +97,35 @@ class Replies:
         return self._events.stream(self._here(shard, partition, answers.place(session, message)))
 
     async def follow(
-        self, request: web.Request, session: str, message: str, tenant: str | None, send_again: SendAgain
+        self, request: web.Request, message: Message, send_again: SendAgain, *, in_parts: bool
     ) -> AsyncGenerator[Told, None]:
-        """All that is told of a reply until it is final, wherever its partition goes meanwhile. One that cites what has
-        been deleted isn't told, be it of before or made a moment ago: the message is sent again, and gets another.
-        Raises TimeoutError when nothing has been for long."""
-        partition, news, fallen = self._owners.partition(session.encode()), time.monotonic(), set[str]()
+        """All that is told of a message's reply until it is final, wherever its partition goes meanwhile. One that
+        cites what is gone isn't told, be it of before or made a moment ago: the message is sent again, and gets
+        another. in_parts: what comes is told on at once, so a reply that has begun is told to its end. Raises
+        TimeoutError when nothing has been for long."""
+        partition = self._owners.partition(message.session.encode())
+        news, sent, begun = time.monotonic(), -SEND_AGAIN_S, False
         while time.monotonic() - news < PATIENCE_S:
             try:
-                async with aclosing(self._once(request, partition, session, message)) as states:
+                async with aclosing(self._once(request, partition, message.session, message.id)) as states:
                     async for told in states:
-                        if told.reply is not None and not await self._stands(told.reply, tenant):
-                            if told.reply.id not in fallen:
-                                fallen.add(told.reply.id)
+                        if told.reply is not None and not begun and not await self._stands(told.reply, message.tenant):
+                            if time.monotonic() - sent >= SEND_AGAIN_S:
+                                sent = time.monotonic()
                                 await send_again()
                             break
-                        news = time.monotonic()
+                        news, begun = time.monotonic(), in_parts and (begun or bool(told.text))
                         yield told
                         if told.reply is not None:
                             return
-            except (NotOpenError, UnreachableError, OwnerError):
-                pass  # it moves, or whoever had it is gone
+            except (NotOpenError, UnreachableError, OwnerError, KnowledgeAwayError):
+                pass  # it moves, or whoever had it is gone; or nobody here can say yet what there is
             await asyncio.sleep(AGAIN_S)
         raise TimeoutError(f"nothing was heard of the reply for {PATIENCE_S:g} s")
 
     async def _stands(self, reply: Reply, tenant: str | None) -> bool:
         passages = {one.passage for one in reply.citations}
-        try:
-            return not passages or await self._app.engine.knowledge.there(tenant, passages) == passages
-        except KnowledgeAwayError:
-            return False
+        return not passages or await self._app.engine.knowledge.there(tenant, passages) == passages
 
     async def _once(
         self, request: web.Request, partition: int, session: str, message: str
