@@ -70,9 +70,8 @@ class StandIn:
         """Status and result."""
         for route, call in ROUTES.items():
             if (found := re.fullmatch(route, f"{method} {path}")) is not None:
-                name = found[1]
                 try:
-                    return 200, self.do(lambda data, call=call, name=name: call(data, name, body))  # type: ignore[misc]
+                    return 200, self.do(_asking(call, found[1], body))
                 except ValueError as error:
                     return 404 if "not found" in str(error) else 400, str(error)
         return 404, f"no route {method} {path}"
@@ -115,6 +114,10 @@ def _scrolled(data: QdrantClient, name: str, body: Any) -> Any:
         name, scroll_filter=asked.filter, limit=asked.limit or 10, offset=asked.offset, with_payload=["version"]
     )  # fmt: skip
     return {"points": [json.loads(one.model_dump_json()) for one in points], "next_page_offset": following}
+
+
+def _asking(call: Callable[[QdrantClient, str, Any], Any], name: str, body: Any) -> Callable[[QdrantClient], Any]:
+    return lambda data: call(data, name, body)
 
 
 ROUTES: Final[dict[str, Callable[[QdrantClient, str, Any], Any]]] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -63,8 +63,8 @@ class Rig:
         """A worker that takes over, for as long as a test may take."""
         producer = await self.producer("heir")
 
-        async def end_own(targets: object, commit: bool) -> None:
-            await producer.end_empty(list(targets), commit=commit)  # type: ignore[call-overload]
+        async def end_own(targets: Iterable[TopicPartition], commit: bool) -> None:
+            await producer.end_empty(targets, commit=commit)
 
         takeover = Takeover(self.connection, self.consumer, f"{self.connection.settings.app_id}-heir", end_own)
         try:
