@@ -31,6 +31,8 @@ TOKENS: Final = 64
 """Of a reply."""
 WEIGHTS: Final = "int4"
 ROUNDS: Final = 3
+SAID: Final = ("stop", "length")
+"""How a reply ends that is one."""
 REPLY_S: Final = 120.0
 QUESTION: Final = "Tell me about the sea, the wind and a ship that sails from one harbour to another."
 
@@ -40,16 +42,18 @@ class Told(msgspec.Struct):
 
     session: str
     final: bool = False
+    finish: str | None = None
+    why: str | None = None
     usage: dict[str, float] | None = None
 
 
 class Talks:
     """Sessions that talk with a language model inside a `with` block, which ends when the last reply is there."""
 
-    def __init__(self, lab: Lab, run: Run) -> None:
+    def __init__(self, lab: Lab, run: Run, replies: Reader) -> None:
         self._publisher = Publisher(lab.bootstrap, linger_ms=0)
         self._messages = run.topic(MESSAGES.name)
-        self._reader = Reader(lab.bootstrap, run.topic(REPLIES.name), lab.partitions, keep=False)
+        self._reader = replies
         self._decode = msgspec.json.Decoder(Told).decode
         self._ending = threading.Event()
         self._failed: Exception | None = None
@@ -74,6 +78,8 @@ class Talks:
         ended = []
         for told in map(self._decode, self._reader.take(0.1)[1]):
             if told.final:
+                if told.finish not in SAID:
+                    raise RuntimeError(f"a reply ended with {told.finish}: {told.why}")
                 ended.append(told.session)
                 self.replies += 1
                 self.tokens += (told.usage or {}).get("completion_tokens", 0)
@@ -109,10 +115,6 @@ class Talks:
         except Exception as error:
             self._failed = error
 
-    def close(self) -> None:
-        """Ends reading."""
-        self._reader.__exit__(None, None, None)
-
 
 @benchmark
 def chatting(lab: Lab) -> Iterator[Result]:
@@ -127,8 +129,8 @@ def chatting(lab: Lab) -> Iterator[Result]:
         asked = NAME.encode(), msgspec.json.encode({"active": WEIGHTS})
         Publisher(lab.bootstrap).publish(run.topic(CONTROL.name), [asked])
         worker = start(lab, run, Guarantee.EXACTLY_ONCE, stack, DEFAULT_MODEL=model.NAME)
-        talks = Talks(lab, run)
-        stack.callback(talks.close)
+        replies = Reader(lab.bootstrap, run.topic(REPLIES.name), lab.partitions, keep=False)
+        talks = Talks(lab, run, stack.enter_context(replies))
         talks.ask("warm")
         worker.wait_until(lambda: "warm" in talks.hear(), REPLY_S, "reply")
         talks.replies, talks.tokens, spoken_s = 0, 0.0, 0.0
