@@ -137,18 +137,25 @@ async def test_a_client_that_reads_nothing_harms_nobody(start: Start, monkeypatc
         await loop.sock_sendall(hanging, b"GET /tables/notes/k/watch HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
         async with following(worker) as healthy:
             await healthy.message()
-            watches = worker.app.engine.watches
+            watches, long = worker.app.engine.watches, "🜍" * 15_000
+            assert worker.server is not None
+            assert worker.server._runner is not None
+            server = worker.server._runner.server
+            assert server is not None
             async with asyncio.timeout(30):
                 while sum(len(w) for w in next(iter(watches._followed.values())).values()) < 2:
                     await asyncio.sleep(0.01)
-                number, left = 0, False
+                number, waits, left = 0, 0, False
                 while not left:
                     number += 1
-                    worker.put("k", f"{number} {'🜍' * 15_000}")
+                    worker.put("k", f"{number} {long}")
                     assert (await healthy.message())["value"].startswith(f"{number} ")
+                    waits = max(
+                        waits, *(c.transport.get_write_buffer_size() for c in server.connections if c.transport)
+                    )
                     left = sum(len(w) for w in next(iter(watches._followed.values())).values()) == 1
                 assert (await worker.get("/health/live"))[0] == 200
-        assert number < 1000, "what waits for one client has a bound"
+        assert 0 < waits < (128 << 10) + 2 * len(long.encode()), "what waits for one client has a bound"
 
 
 async def test_a_slow_reader_gets_the_newest_and_how_many_it_has_missed(start: Start) -> None:
